@@ -1,0 +1,83 @@
+//! What a backlog costs: speed with 10^3 and 10^6 live requests, memory, and reopening.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Instant;
+
+use roundtrip::clock::SystemClock;
+use roundtrip::store::op::{Admit, Op};
+use roundtrip::store::{Batched, Options, SqliteStore, StoreExt};
+
+use crate::Scale;
+use crate::lifecycle::{prepare, request, run};
+use crate::report::{Report, median};
+
+const IN_FLIGHT: usize = 1024;
+const SMALL: usize = 1_000;
+
+type Failure = Box<dyn std::error::Error>;
+
+struct Measured {
+    rate: f64,
+    memory_mb: f64,
+}
+
+fn open(path: &Path) -> Result<SqliteStore, Failure> {
+    Ok(SqliteStore::open(path, Arc::new(SystemClock::new()), Options::default())?)
+}
+
+/// Resident memory of this process.
+fn resident_mb() -> Result<f64, Failure> {
+    let status = std::fs::read_to_string("/proc/self/status")?;
+    let line = status.lines().find(|line| line.starts_with("VmRSS:")).ok_or("no VmRSS")?;
+    let kib: f64 = line.split_whitespace().nth(1).ok_or("no number")?.parse()?;
+    Ok(kib / 1024.0)
+}
+
+/// Fills a store with a backlog, then measures lifecycles through it.
+fn measure(path: &Path, backlog: usize, count: u64) -> Result<Measured, Failure> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let store = Batched::new(open(path)?);
+        let lanes = prepare(&store).await?;
+        for first in (0..backlog).step_by(1000) {
+            let requests = (first..backlog.min(first + 1000)).map(|n| request(n as u64)).collect();
+            store.apply_one(Op::Admit(Admit { cursor: None, requests })).await?;
+        }
+        let rate = run(store.clone(), &lanes, backlog as u64, IN_FLIGHT, count).await?;
+        Ok(Measured { rate, memory_mb: resident_mb()? })
+    })
+}
+
+/// Speed at a small and a large backlog, memory and reopening at the large one.
+pub(crate) fn flatness(report: &mut Report, scale: Scale) -> Result<(), Failure> {
+    let count = (scale.lifecycles * 64) as u64;
+    let (mut small, mut large) = (Vec::new(), Vec::new());
+    let (mut memory, mut reopen) = (0.0, Vec::new());
+    for round in 0..scale.rounds {
+        let folder = tempfile::tempdir_in(".")?;
+        let path = folder.path().join("large.db");
+        // The large one first in a fresh process, so that its memory is its own.
+        let measured = measure(&path, scale.backlog, count)?;
+        if round == 0 {
+            memory = measured.memory_mb;
+        }
+        large.push(measured.rate);
+        let started = Instant::now();
+        drop(open(&path)?);
+        reopen.push(started.elapsed().as_secs_f64());
+        small.push(measure(&folder.path().join("small.db"), SMALL, count)?.rate);
+    }
+    let live = scale.backlog;
+    report.speed(
+        format!("lifecycle, backlog {live}"),
+        median(large),
+        format!("backlog {SMALL}"),
+        median(small),
+        "lifecycles/s",
+    );
+    let scaled = scale.backlog as f64 / 1e6;
+    report.cost(format!("resident memory, {live} live"), memory, "300 MB for 10^6".into(), 300.0 * scaled, "MB");
+    report.cost(format!("reopen, {live} live"), median(reopen), "3 s for 10^6".into(), 3.0 * scaled, "s");
+    Ok(())
+}

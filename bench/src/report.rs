@@ -1,0 +1,60 @@
+//! The rows of a run, as JSON and as a table.
+
+use serde::Serialize;
+
+/// One comparison; above 1 is better.
+#[derive(Serialize)]
+pub(crate) struct Row {
+    pub(crate) bench: String,
+    pub(crate) store: &'static str,
+    pub(crate) ours: f64,
+    pub(crate) beside: String,
+    pub(crate) theirs: f64,
+    pub(crate) ratio: f64,
+    pub(crate) unit: &'static str,
+}
+
+/// All comparisons of a run.
+#[derive(Default)]
+pub(crate) struct Report(Vec<Row>);
+
+impl Report {
+    /// Adds a pair of speeds: more is better.
+    pub(crate) fn speed(&mut self, bench: String, ours: f64, beside: String, theirs: f64, unit: &'static str) {
+        self.push(bench, ours, beside, theirs, ours / theirs, unit);
+    }
+
+    /// Adds a pair of costs: less is better.
+    pub(crate) fn cost(&mut self, bench: String, ours: f64, beside: String, theirs: f64, unit: &'static str) {
+        self.push(bench, ours, beside, theirs, theirs / ours, unit);
+    }
+
+    fn push(&mut self, bench: String, ours: f64, beside: String, theirs: f64, ratio: f64, unit: &'static str) {
+        eprintln!("{bench}: {ours:.1} {unit}, {beside} {theirs:.1}: {ratio:.2}");
+        let round = |value: f64| (value * 1000.0).round() / 1000.0;
+        let (ours, theirs, ratio) = (round(ours), round(theirs), round(ratio));
+        self.0.push(Row { bench, store: "sqlite", ours, beside, theirs, ratio, unit });
+    }
+
+    pub(crate) fn write(&self, path: &str) -> std::io::Result<()> {
+        if let Some(parent) = std::path::Path::new(path).parent() {
+            std::fs::create_dir_all(parent)?;
+        }
+        std::fs::write(path, serde_json::to_string_pretty(&self.0)? + "\n")
+    }
+
+    pub(crate) fn print(&self) {
+        println!("| bench | ours | beside | theirs | ratio | unit |");
+        println!("|---|---:|---|---:|---:|---|");
+        for row in &self.0 {
+            let Row { bench, ours, beside, theirs, ratio, unit, .. } = row;
+            println!("| {bench} | {ours:.1} | {beside} | {theirs:.1} | {ratio:.2} | {unit} |");
+        }
+    }
+}
+
+/// The middle one.
+pub(crate) fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}

@@ -1,0 +1,11 @@
+//! The inbox: requests from admission to their answer, and the receipts they leave.
+
+mod receipt;
+mod request;
+
+pub use receipt::End;
+pub(crate) use receipt::{OccurrenceNote, OriginMark, Receipt};
+pub(crate) use request::{
+    AnswerMark, LeaseMark, Occurrence, Occurrences, OriginNo, Request, RouteNo, RowFlags, Setback, State,
+};
+pub use request::{Standing, StateKind};

@@ -1,0 +1,23 @@
+//! Roundtrip carries requests from where they are made to the worker that can answer
+//! them, and each answer back to where it is wanted. Every hand-over is one durable
+//! commit: nothing lost, nothing done twice, no slot of a lane left open.
+//!
+//! ```text
+//! listener ──▶ inbox ──▶ worker ──▶ outbox ──▶ sender ──▶ settled
+//! ```
+//!
+//! The modules, in the order of the flow:
+
+pub mod clock;
+pub mod words;
+
+pub mod groups;
+pub mod inbox;
+pub mod listener;
+pub mod outbox;
+pub mod sender;
+
+pub mod store;
+
+#[cfg(feature = "testkit")]
+pub mod testkit;

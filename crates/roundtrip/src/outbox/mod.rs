@@ -1,0 +1,31 @@
+//! The outbox: answers on their way to where they are wanted.
+
+use serde::{Deserialize, Serialize};
+
+use crate::words::Nonce;
+
+/// A lane's number in this store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub(crate) struct LaneNo(pub(crate) u16);
+
+/// How far an answer is. What happens on the slot is the parcel's to know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub(crate) enum Delivery {
+    /// Its request may still be taken back.
+    Waiting,
+    /// To be sent.
+    Ready,
+    /// On a slot: from here on the outside decides.
+    Assigned { lane: LaneNo, nonce: Nonce },
+}
+
+impl Delivery {
+    /// Opens or shuts the way out; what is on a slot stays there.
+    pub(crate) fn pass_gate(&mut self, open: bool) {
+        match self {
+            Delivery::Waiting | Delivery::Ready if open => *self = Delivery::Ready,
+            Delivery::Waiting | Delivery::Ready => *self = Delivery::Waiting,
+            Delivery::Assigned { .. } => {}
+        }
+    }
+}

@@ -1,0 +1,275 @@
+//! Sending: lanes, the parcels on their slots, and what the outside shows of them.
+//!
+//! ```text
+//!            assign                 included            confirmed          final
+//!   next ─────────────▶ Assigned ───────────▶ Included ───────────▶ Confirmed ────▶ gone
+//!                          ▲  │                  │                     │
+//!                          └──┼──── back ────────┴─────────────────────┘
+//!                             └─▶ displaced (somebody else used the slot, at final depth)
+//! ```
+//!
+//! A slot is never skipped and never used for other cargo, so lanes have no gaps.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+
+use crate::outbox::LaneNo;
+use crate::store::op::{Judgement, Missing, Outcome, Sight, Stale};
+use crate::words::{AttemptHash, Destination, ErrorNote, LaneName, Nonce, Position, RequestId, UnixMs};
+
+/// Whether a lane takes new parcels.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum LaneStatus {
+    /// It does.
+    Active,
+    /// Not until resumed.
+    Paused {
+        /// Why.
+        reason: Box<str>,
+    },
+    /// Not until this time.
+    Quarantined {
+        /// Until when.
+        until: UnixMs,
+    },
+    /// Not until reconciled: the outside has seen more of this lane than the store
+    /// remembers, so the store may have been rolled back.
+    Stopped,
+}
+
+/// What a signed attempt does if it is the one that is mined.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum AttemptKind {
+    /// Carries the parcel.
+    Carry,
+    /// Uses the slot up without carrying anything.
+    Cancel,
+}
+
+/// Bytes that may be broadcast at any time after they are stored.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct SignedAttempt {
+    /// The hash by which the outside knows it.
+    pub hash: AttemptHash,
+    /// Whether it carries the parcel.
+    pub kind: AttemptKind,
+    /// The signed bytes.
+    pub bytes: Bytes,
+}
+
+impl fmt::Debug for SignedAttempt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SignedAttempt({:?}, {}, {} bytes)", self.kind, self.hash, self.bytes.len())
+    }
+}
+
+/// Where one of our attempts was found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Block {
+    /// Which attempt.
+    pub attempt: AttemptHash,
+    /// In which block.
+    pub at: Position,
+}
+
+/// A parcel's stage without its data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum ParcelStage {
+    /// Stored, perhaps broadcast.
+    Assigned,
+    /// In a block.
+    Included,
+    /// At the route's depth.
+    Confirmed,
+}
+
+/// Where a parcel is, with only what is legal there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub(crate) enum Stage {
+    Assigned,
+    Included(Block),
+    Confirmed(Block),
+}
+
+impl Stage {
+    pub(crate) fn kind(&self) -> ParcelStage {
+        match self {
+            Stage::Assigned => ParcelStage::Assigned,
+            Stage::Included(_) => ParcelStage::Included,
+            Stage::Confirmed(_) => ParcelStage::Confirmed,
+        }
+    }
+}
+
+/// What one slot carries.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub(crate) struct Parcel {
+    /// The requests whose answers it carries; none for a gap fill.
+    pub(crate) deliveries: Vec<RequestId>,
+    pub(crate) attempts: Vec<SignedAttempt>,
+    pub(crate) stage: Stage,
+}
+
+/// What a sight comes to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// It was known.
+    Known,
+    /// The parcel is at this stage now.
+    To(Stage),
+    /// The slot is used up; this becomes of the deliveries.
+    End(Fate),
+}
+
+/// What becomes of a parcel's deliveries.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Fate {
+    /// They are done.
+    Done,
+    /// They go back to be sent on another slot.
+    Return(Option<ErrorNote>),
+    /// They are dead letters, with their answers.
+    Dead(ErrorNote),
+}
+
+impl Parcel {
+    /// Decides what a sight does, only from the stage that the caller saw.
+    pub(crate) fn see(&self, expected: ParcelStage, sight: &Sight) -> Result<Step, Outcome> {
+        let to = match sight {
+            Sight::Included(block) => Stage::Included(*block),
+            Sight::Confirmed(block) => Stage::Confirmed(*block),
+            Sight::Back => Stage::Assigned,
+            Sight::Final(block, judgement) => {
+                let kind = self.kind_of(block)?;
+                self.expect(expected)?;
+                return Ok(Step::End(fate(kind, judgement)));
+            }
+            Sight::Displaced => {
+                self.expect(expected)?;
+                return Ok(Step::End(Fate::Return(None)));
+            }
+        };
+        if let Stage::Included(block) | Stage::Confirmed(block) = &to {
+            self.kind_of(block)?;
+        }
+        if self.stage == to {
+            return Ok(Step::Known);
+        }
+        self.expect(expected)?;
+        match (&self.stage, &to) {
+            // Depth does not shrink without a reorg, and a reorg is told by `Back`.
+            (Stage::Confirmed(_), Stage::Included(_)) => Err(Outcome::Stale(Stale::Parcel(self.stage.kind()))),
+            _ => Ok(Step::To(to)),
+        }
+    }
+
+    fn expect(&self, expected: ParcelStage) -> Result<(), Outcome> {
+        if self.stage.kind() == expected {
+            return Ok(());
+        }
+        Err(Outcome::Stale(Stale::Parcel(self.stage.kind())))
+    }
+
+    fn kind_of(&self, block: &Block) -> Result<AttemptKind, Outcome> {
+        let found = self.attempts.iter().find(|attempt| attempt.hash == block.attempt);
+        found.map(|attempt| attempt.kind).ok_or(Outcome::NotFound(Missing::Attempt(block.attempt)))
+    }
+}
+
+fn fate(mined: AttemptKind, judgement: &Judgement) -> Fate {
+    match (mined, judgement) {
+        (AttemptKind::Cancel, _) => Fate::Return(None),
+        (AttemptKind::Carry, Judgement::Done) => Fate::Done,
+        (AttemptKind::Carry, Judgement::Again(error)) => Fate::Return(Some(error.clone())),
+        (AttemptKind::Carry, Judgement::Failed(error)) => Fate::Dead(error.clone()),
+    }
+}
+
+/// An exclusive path with consecutive slots.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Lane {
+    pub(crate) no: LaneNo,
+    pub(crate) name: LaneName,
+    pub(crate) destination: Destination,
+    pub(crate) window: u32,
+    /// The high-water mark: every slot below was used, whether or not its parcel is
+    /// still kept.
+    pub(crate) next: Nonce,
+    pub(crate) status: LaneStatus,
+    pub(crate) parcels: BTreeMap<Nonce, Parcel>,
+}
+
+impl Lane {
+    /// Whether it takes new parcels now; a quarantine ends by itself.
+    pub(crate) fn takes_parcels(&mut self, now: UnixMs) -> bool {
+        if matches!(self.status, LaneStatus::Quarantined { until } if until <= now) {
+            self.status = LaneStatus::Active;
+        }
+        self.status == LaneStatus::Active
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::words::{ErrorClass, Height};
+
+    fn block(attempt: u8, height: u64) -> Block {
+        Block { attempt: AttemptHash([attempt; 32]), at: Position { height: Height(height), hash: [0; 32] } }
+    }
+
+    fn parcel(stage: Stage) -> Parcel {
+        let attempt = |byte, kind| SignedAttempt { hash: AttemptHash([byte; 32]), kind, bytes: Bytes::new() };
+        let attempts = vec![attempt(1, AttemptKind::Carry), attempt(2, AttemptKind::Cancel)];
+        Parcel { deliveries: vec![RequestId([1; 32])], attempts, stage }
+    }
+
+    #[test]
+    fn a_parcel_moves_only_from_the_stage_that_was_seen() {
+        use ParcelStage as P;
+        let stale = |stage| Err(Outcome::Stale(Stale::Parcel(stage)));
+        let failed = || Judgement::Failed(ErrorNote::new(ErrorClass::Fatal, "no"));
+        let cases = [
+            (Stage::Assigned, P::Assigned, Sight::Included(block(1, 5)), Ok(Step::To(Stage::Included(block(1, 5))))),
+            (Stage::Assigned, P::Included, Sight::Included(block(1, 5)), stale(P::Assigned)),
+            (Stage::Included(block(1, 5)), P::Assigned, Sight::Included(block(1, 5)), Ok(Step::Known)),
+            (
+                Stage::Included(block(1, 5)),
+                P::Included,
+                Sight::Included(block(1, 6)),
+                Ok(Step::To(Stage::Included(block(1, 6)))),
+            ),
+            (Stage::Confirmed(block(1, 5)), P::Confirmed, Sight::Included(block(1, 6)), stale(P::Confirmed)),
+            (Stage::Confirmed(block(1, 5)), P::Confirmed, Sight::Back, Ok(Step::To(Stage::Assigned))),
+            (Stage::Assigned, P::Assigned, Sight::Back, Ok(Step::Known)),
+            (Stage::Assigned, P::Assigned, Sight::Final(block(1, 5), Judgement::Done), Ok(Step::End(Fate::Done))),
+            // The cancel was mined, so nothing was carried, whatever anybody judged.
+            (
+                Stage::Assigned,
+                P::Assigned,
+                Sight::Final(block(2, 5), Judgement::Done),
+                Ok(Step::End(Fate::Return(None))),
+            ),
+            (
+                Stage::Confirmed(block(1, 5)),
+                P::Confirmed,
+                Sight::Final(block(1, 5), failed()),
+                Ok(Step::End(Fate::Dead(ErrorNote::new(ErrorClass::Fatal, "no")))),
+            ),
+            (Stage::Assigned, P::Assigned, Sight::Displaced, Ok(Step::End(Fate::Return(None)))),
+            (Stage::Included(block(1, 5)), P::Assigned, Sight::Displaced, stale(P::Included)),
+            (
+                Stage::Assigned,
+                P::Assigned,
+                Sight::Included(block(9, 5)),
+                Err(Outcome::NotFound(Missing::Attempt(AttemptHash([9; 32])))),
+            ),
+        ];
+        for (stage, expected, sight, step) in cases {
+            assert_eq!(parcel(stage).see(expected, &sight), step, "{stage:?} {sight:?}");
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! The journal: the bounded, ordered record of changes, appended by each commit.
+//!
+//! An entry about a request names the request's entry before it, so a timeline is
+//! read by following that chain, without an index and without a scan.
+
+use serde::{Deserialize, Serialize};
+
+use crate::inbox::End;
+use crate::sender::{Block, LaneStatus};
+use crate::words::{AttemptHash, ErrorNote, GroupKey, LaneName, Nonce, RequestId, RouteName, UnixMs, WorkerName};
+
+/// One change.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Entry {
+    /// Its place in the journal, from 1.
+    pub position: u64,
+    /// When.
+    pub at: UnixMs,
+    /// To what.
+    pub subject: Subject,
+    /// What happened.
+    pub event: Event,
+    /// The place of the entry before it about the same request; 0 if there is none.
+    pub previous: u64,
+}
+
+/// What a change happened to.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum Subject {
+    /// A request.
+    Request(RequestId),
+    /// A lane.
+    Lane(LaneName),
+    /// A group.
+    Group(GroupKey),
+    /// A route.
+    Route(RouteName),
+    /// The store itself.
+    Store,
+}
+
+/// What happened.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Event {
+    /// A request came in.
+    Admitted {
+        /// On which route.
+        route: RouteName,
+        /// Which generation of its id.
+        generation: u32,
+    },
+    /// Another occurrence of a live request.
+    Attached,
+    /// Its origin calls it final.
+    Finalized,
+    /// A reorg took an occurrence away.
+    Orphaned,
+    /// A reorg brought an occurrence back.
+    Included,
+    /// Its content changed.
+    Superseded {
+        /// Which content it has now.
+        revision: u16,
+    },
+    /// A worker took it.
+    Leased {
+        /// Who.
+        worker: WorkerName,
+        /// Which attempt.
+        attempt: u16,
+    },
+    /// A worker gave it back.
+    Released,
+    /// A worker failed; it will be tried again.
+    Failed {
+        /// With what.
+        error: ErrorNote,
+        /// When it is due again.
+        due: UnixMs,
+    },
+    /// A response is recorded.
+    Answered,
+    /// It is on a slot, with its bytes stored.
+    Assigned {
+        /// Of which lane.
+        lane: LaneName,
+        /// Which slot.
+        nonce: Nonce,
+    },
+    /// In a block.
+    Mined {
+        /// Which attempt, and where.
+        block: Block,
+    },
+    /// At the route's depth.
+    Confirmed {
+        /// Which attempt, and where.
+        block: Block,
+    },
+    /// A reorg took its transaction out of the chain.
+    Unmined,
+    /// Its slot was used for something else; it will be sent again.
+    Returned {
+        /// Why, if the outside said so.
+        error: Option<ErrorNote>,
+    },
+    /// It is a dead letter.
+    Died {
+        /// Of what.
+        error: ErrorNote,
+    },
+    /// A person wants it tried again.
+    Rearmed,
+    /// It ended.
+    Ended {
+        /// How.
+        end: End,
+    },
+    /// A lane's status changed.
+    LaneStatus {
+        /// To what.
+        status: LaneStatus,
+    },
+    /// Another signed attempt for a slot is stored.
+    Attempted {
+        /// Which slot.
+        nonce: Nonce,
+        /// Which attempt.
+        hash: AttemptHash,
+    },
+    /// A group was sealed.
+    Sealed {
+        /// With so many items.
+        items: u64,
+        /// Referred to by this request.
+        request: RequestId,
+    },
+    /// A route was defined, or its policies changed.
+    Defined,
+    /// A route was paused or resumed.
+    Paused {
+        /// Whether it is paused now.
+        paused: bool,
+    },
+    /// Somebody outside remembers what the store does not.
+    RolledBack,
+}

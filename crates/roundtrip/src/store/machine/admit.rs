@@ -1,0 +1,309 @@
+//! The listener's way in: `define`, `pause`, `admit`.
+
+use std::collections::HashSet;
+
+use super::{Machine, NAMES_MAX, Slot, done};
+use crate::inbox::{Occurrence, OccurrenceNote, Occurrences, OriginMark, Request, RouteNo, RowFlags, State};
+use crate::listener::{Cursor, CursorStep};
+use crate::store::disk::{Body, ColdReceipt, Disk, Fixture, RequestHead, RequestRow};
+use crate::store::journal::{Event, Subject};
+use crate::store::op::{Admission, Admit, Define, Effect, Full, Invalid, NewRequest, Outcome, Pause, Stale};
+use crate::words::{
+    ADMIT_MAX, Height, OCCURRENCES_MAX, PAYLOAD_BYTES_MAX, Payload, Place, Seq, TRACE_BYTES_MAX, UnixMs,
+};
+
+impl Machine {
+    pub(super) fn define<D: Disk>(&mut self, disk: &mut D, op: Define) -> Result<Outcome, Outcome> {
+        let no = match self.route_numbers.get(&op.route) {
+            Some(&no) if self.route(no).policy == op.policy => return Ok(Outcome::Duplicate(Effect::Done)),
+            Some(&no) => no,
+            None if self.routes.len() >= NAMES_MAX => {
+                return Err(Outcome::Invalid(Invalid::TooManyNames(NAMES_MAX)));
+            }
+            None => RouteNo(u16::try_from(self.routes.len()).unwrap_or(u16::MAX)),
+        };
+        self.set_route(no, &op.route, op.policy);
+        self.put_route(disk, no);
+        self.note_on(Subject::Route(op.route), Event::Defined);
+        // Requests that are here follow the new policies: every index is built anew.
+        let here: Vec<Slot> = self.route(no).lists.iter().flat_map(|list| list.values().copied()).collect();
+        for slot in here {
+            self.regate(disk, slot);
+        }
+        done()
+    }
+
+    /// Sets a route's policies; its requests are taken out of the indexes under the
+    /// old policies and put back under the new.
+    fn set_route(&mut self, no: RouteNo, name: &crate::words::RouteName, policy: crate::store::policy::RoutePolicy) {
+        if usize::from(no.0) == self.routes.len() {
+            self.route_numbers.insert(name.clone(), no);
+            self.routes.push(super::Route::new(name.clone(), policy, false));
+            return;
+        }
+        let here: Vec<Slot> = self.route(no).lists.iter().flat_map(|list| list.values().copied()).collect();
+        here.iter().for_each(|&slot| self.unlist(slot));
+        self.routes[usize::from(no.0)].policy = policy;
+        here.iter().for_each(|&slot| self.list(slot));
+    }
+
+    fn put_route<D: Disk>(&self, disk: &mut D, no: RouteNo) {
+        let route = self.route(no);
+        let (name, policy, paused) = (route.name.clone(), route.policy.clone(), route.paused);
+        disk.put_fixture(&Fixture::Route { no, name, policy, paused });
+    }
+
+    pub(super) fn pause<D: Disk>(&mut self, disk: &mut D, op: Pause) -> Result<Outcome, Outcome> {
+        let no = self.route_no(&op.route)?;
+        let route = &mut self.routes[usize::from(no.0)];
+        if std::mem::replace(&mut route.paused, op.paused) == op.paused {
+            return Ok(Outcome::Duplicate(Effect::Done));
+        }
+        self.put_route(disk, no);
+        self.touched.insert(crate::store::Topic::Inbox(op.route.clone()));
+        self.note_on(Subject::Route(op.route), Event::Paused { paused: op.paused });
+        done()
+    }
+
+    pub(super) fn admit<D: Disk>(&mut self, disk: &mut D, op: Admit) -> Result<Outcome, Outcome> {
+        self.check_requests(&op.requests)?;
+        let cursor = match &op.cursor {
+            None => None,
+            Some(to) => {
+                let held = self.cursors.get(&to.listener).copied();
+                match Cursor::step(held, to.expected, to.next) {
+                    CursorStep::Move(cursor) => Some(cursor),
+                    // The commit that moved the cursor here stored all of this.
+                    CursorStep::Replay(cursor) => {
+                        let known = op.requests.iter().map(|r| self.recognise(disk, r)).collect();
+                        return Ok(Outcome::Duplicate(Effect::Admitted(known, Some(cursor))));
+                    }
+                    CursorStep::Elsewhere => return Err(Outcome::Stale(Stale::Cursor(held))),
+                    CursorStep::RolledBack => return Err(self.stop_lanes()),
+                }
+            }
+        };
+        self.check_capacity(disk, &op.requests)?;
+        if let (Some(to), Some(cursor)) = (&op.cursor, cursor) {
+            self.cursors.insert(to.listener.clone(), cursor);
+            disk.put_fixture(&Fixture::Cursor { listener: to.listener.clone(), cursor });
+        }
+        let admissions: Vec<Admission> = op.requests.into_iter().map(|r| self.admit_one(disk, r)).collect();
+        let fresh = admissions.iter().any(|a| matches!(a, Admission::New { .. } | Admission::Attached { .. }));
+        let effect = Effect::Admitted(admissions, cursor);
+        Ok(if fresh || cursor.is_some() { Outcome::Applied(effect) } else { Outcome::Duplicate(effect) })
+    }
+
+    /// Refuses what can never be admitted.
+    pub(super) fn check_requests(&self, requests: &[NewRequest]) -> Result<(), Outcome> {
+        if requests.len() > ADMIT_MAX {
+            let count = requests.len();
+            return Err(Outcome::Invalid(Invalid::TooMany { what: "requests", count, max: ADMIT_MAX }));
+        }
+        for request in requests {
+            self.route_no(&request.route)?;
+            check_payload(&request.payload)?;
+            let trace = request.trace.as_ref().map_or(0, |trace| trace.len());
+            if trace > TRACE_BYTES_MAX {
+                let what = "bytes of trace context";
+                return Err(Outcome::Invalid(Invalid::TooMany { what, count: trace, max: TRACE_BYTES_MAX }));
+            }
+            if let Some(place) = &request.place {
+                self.check_place(place)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn check_place(&self, place: &Place) -> Result<(), Outcome> {
+        let floor = match self.known_origin(&place.origin) {
+            Some(no) => self.origins[usize::from(no.0)].floor,
+            None if self.origins.len() >= NAMES_MAX => {
+                return Err(Outcome::Invalid(Invalid::TooManyNames(NAMES_MAX)));
+            }
+            None => return Ok(()),
+        };
+        if place.height < floor {
+            return Err(Outcome::Invalid(Invalid::TooDeep { place: place.clone(), floor }));
+        }
+        Ok(())
+    }
+
+    /// Refuses what the routes have no room for: all of it, so that the source holds its cursor.
+    pub(super) fn check_capacity<D: Disk>(&self, disk: &mut D, requests: &[NewRequest]) -> Result<(), Outcome> {
+        let tight = |no: RouteNo| {
+            let route = self.route(no);
+            route.live() + requests.len() as u64 > route.policy.capacity
+        };
+        let mut counted = HashSet::new();
+        let mut new_by_route: Vec<(RouteNo, u64)> = Vec::new();
+        for request in requests {
+            let no = self.route_no(&request.route)?;
+            if !tight(no) || !counted.insert(request.id) || self.would_attach(disk, request) {
+                continue;
+            }
+            match new_by_route.iter_mut().find(|(route, _)| *route == no) {
+                Some((_, count)) => *count += 1,
+                None => new_by_route.push((no, 1)),
+            }
+        }
+        for (no, count) in new_by_route {
+            let route = self.route(no);
+            let capacity = route.policy.capacity;
+            if route.live() + count > capacity {
+                return Err(Outcome::Full(Full::Route { route: route.name.clone(), capacity }));
+            }
+        }
+        Ok(())
+    }
+
+    fn would_attach<D: Disk>(&self, disk: &mut D, request: &NewRequest) -> bool {
+        self.find_request(&request.id).is_some() || self.known_before(disk, request).is_some()
+    }
+
+    /// What was known of a request before: its occurrence, or its id within the horizon.
+    fn known_before<D: Disk>(&self, disk: &mut D, request: &NewRequest) -> Option<Admission> {
+        if let Some(slot) = self.find_occurrence(&request.occurrence) {
+            let live = self.requests.get(slot);
+            let shown = live.occurrences.as_slice().iter().find(|o| o.id == request.occurrence);
+            return Some(Admission::Known { state: self.kind(live), standing: shown.map(|o| o.standing) });
+        }
+        match self.note_of(disk, &request.occurrence) {
+            Some(ColdReceipt::Seen { id, end, .. }) => {
+                let state = self.find_request(&id).map_or(end.kind(), |slot| self.kind_at(slot));
+                Some(Admission::Known { state, standing: None })
+            }
+            _ => None,
+        }
+    }
+
+    /// What the store says of a request that it has already been given.
+    fn recognise<D: Disk>(&self, disk: &mut D, request: &NewRequest) -> Admission {
+        if let Some(known) = self.known_before(disk, request) {
+            return known;
+        }
+        if let Some(slot) = self.find_request(&request.id) {
+            return Admission::Known { state: self.kind_at(slot), standing: None };
+        }
+        match self.receipt_of(disk, &request.id) {
+            Some(ColdReceipt::Ended { end, .. }) => Admission::Ended(end),
+            _ => Admission::Ended(crate::inbox::End::Withdrawn),
+        }
+    }
+
+    pub(super) fn admit_one<D: Disk>(&mut self, disk: &mut D, request: NewRequest) -> Admission {
+        if let Some(known) = self.known_before(disk, &request) {
+            return known;
+        }
+        let origin: OriginMark =
+            request.place.as_ref().map(|place| (self.origin_no(disk, &place.origin), place.height));
+        if let Some(slot) = self.find_request(&request.id) {
+            return self.attach(disk, slot, &request, origin);
+        }
+        let before = self.receipt_of(disk, &request.id);
+        if let Some(ColdReceipt::Ended { end, blocks_until, kept_until, .. }) = before
+            && blocks_until > self.now
+        {
+            let (occurrence, id) = (request.occurrence, request.id);
+            let kept_until = kept_until.max(blocks_until);
+            self.remember_occurrence(disk, OccurrenceNote { occurrence, id, end, origin, kept_until });
+            return Admission::Ended(end);
+        }
+        let generation = match before {
+            Some(ColdReceipt::Ended { generation, .. }) => generation.saturating_add(1),
+            _ => 0,
+        };
+        self.insert(disk, request, origin, generation);
+        Admission::New { generation }
+    }
+
+    fn insert<D: Disk>(&mut self, disk: &mut D, new: NewRequest, origin: OriginMark, generation: u32) {
+        let seq = Seq(self.high.seq);
+        self.high.seq += 1;
+        let route = self.route_numbers[&new.route];
+        let occurrence = occurrence(&new, origin, 0);
+        let head = RequestHead {
+            generation,
+            revision: 0,
+            due: new.due.unwrap_or(UnixMs(0)),
+            deadline: new.deadline.unwrap_or(UnixMs::NEVER),
+            priority: new.priority,
+            occurrence,
+        };
+        let row = RequestRow { seq, id: new.id, route, admitted_at: self.now, head };
+        disk.put_request(&row, &Body { payload: new.payload, trace: new.trace });
+        let mut request = Request::admitted(&row);
+        request.pass_gates(&self.route(route).policy, self.now);
+        let slot = self.requests.insert(request);
+        self.list(slot);
+        self.note(slot, Event::Admitted { route: new.route, generation });
+    }
+
+    fn attach<D: Disk>(&mut self, disk: &mut D, slot: Slot, new: &NewRequest, origin: OriginMark) -> Admission {
+        let request = self.requests.get(slot);
+        let (seq, revision, many) = (request.seq, request.revision, request.occurrences.as_slice().len());
+        let same_content = disk.body(seq).payload == new.payload;
+        if many >= OCCURRENCES_MAX || !same_content {
+            // Remembered, so that it is known when it comes again; but it does not speak
+            // for the request's content: that takes the lead's supersede.
+            if same_content {
+                let (occurrence, id) = (new.occurrence, new.id);
+                let end = crate::inbox::End::Settled;
+                let kept_until = UnixMs::NEVER;
+                self.remember_occurrence(disk, OccurrenceNote { occurrence, id, end, origin, kept_until });
+            }
+            return Admission::Attached { state: self.kind_at(slot), same_content };
+        }
+        self.unlist(slot);
+        self.requests.attach(slot, occurrence(new, origin, revision));
+        self.list(slot);
+        self.note(slot, Event::Attached);
+        self.change(slot, |request, _, _| request.rows.as_admitted = false);
+        self.regate(disk, slot);
+        // A route without a destination may have settled it just now.
+        let state = self.find_request(&new.id).map_or(crate::inbox::StateKind::Settled, |slot| self.kind_at(slot));
+        Admission::Attached { state, same_content }
+    }
+}
+
+pub(super) fn check_payload(payload: &Payload) -> Result<(), Outcome> {
+    let bytes = payload.bytes.len();
+    if bytes > PAYLOAD_BYTES_MAX {
+        return Err(Outcome::Invalid(Invalid::PayloadTooLarge { bytes, max: PAYLOAD_BYTES_MAX }));
+    }
+    Ok(())
+}
+
+pub(super) fn occurrence(new: &NewRequest, origin: OriginMark, revision: u16) -> Occurrence {
+    Occurrence {
+        id: new.occurrence,
+        height: origin.map_or(Height(0), |(_, height)| height),
+        origin: origin.map(|(no, _)| no),
+        revision,
+        standing: new.standing,
+    }
+}
+
+impl Request {
+    /// The request that an admission row stands for.
+    pub(super) fn admitted(row: &RequestRow) -> Request {
+        Request {
+            seq: row.seq,
+            id: row.id,
+            occurrences: Occurrences::One(row.head.occurrence),
+            admitted_at: row.admitted_at,
+            due: row.head.due,
+            deadline: row.head.deadline,
+            state: State::Held,
+            error: None,
+            last_entry: 0,
+            generation: row.head.generation,
+            revision: row.head.revision,
+            attempts: 0,
+            crashes: 0,
+            route: row.route,
+            priority: row.head.priority,
+            rows: RowFlags { has_mark: false, dirty: false, as_admitted: true },
+        }
+    }
+}

@@ -1,0 +1,208 @@
+//! The listener's second thoughts: `amend`. Before a nonce is assigned everything can
+//! still change; afterwards the outside decides.
+
+use super::{Machine, Slot};
+use crate::inbox::{End, Occurrence, Standing, State, StateKind};
+use crate::store::disk::{Body, Disk, RequestHead, RequestRow};
+use crate::store::journal::Event;
+use crate::store::op::{Amend, Amendment, Effect, Missing, Notice, Outcome, Seat, Stale};
+use crate::words::{Height, OccurrenceId, Payload, Place, RequestId, Token};
+
+impl Machine {
+    pub(super) fn amend<D: Disk>(&mut self, disk: &mut D, op: Amend) -> Result<Outcome, Outcome> {
+        match op.change {
+            Amendment::Finalize { occurrence } => {
+                let slot = self.amendable(op.lead, &occurrence)?;
+                self.finalize(disk, slot, occurrence)
+            }
+            Amendment::Orphan { occurrence } => {
+                let slot = self.amendable(op.lead, &occurrence)?;
+                self.restand(disk, slot, occurrence, Standing::Orphaned, None)
+            }
+            Amendment::Include { occurrence, height } => {
+                let slot = self.amendable(op.lead, &occurrence)?;
+                self.restand(disk, slot, occurrence, Standing::Seen, Some(height))
+            }
+            Amendment::Withdraw { occurrence } => {
+                let slot = self.amendable(op.lead, &occurrence)?;
+                self.withdraw(disk, slot, occurrence)
+            }
+            Amendment::Supersede { id, occurrence, place, payload } => {
+                super::admit::check_payload(&payload)?;
+                let slot = self.live_for_lead(op.lead, &id)?;
+                self.supersede(disk, slot, occurrence, place, payload)
+            }
+            Amendment::Elsewhere { id } => {
+                let slot = self.live_for_lead(op.lead, &id)?;
+                self.not_yet_assigned(slot)?;
+                self.end(disk, slot, End::Elsewhere);
+                Ok(Outcome::Applied(Effect::Now(StateKind::Elsewhere)))
+            }
+        }
+    }
+
+    fn amendable(&mut self, lead: Token, occurrence: &OccurrenceId) -> Result<Slot, Outcome> {
+        let slot = self.find_occurrence(occurrence);
+        let slot = slot.ok_or(Outcome::NotFound(Missing::Occurrence(*occurrence)))?;
+        self.check_lead(lead, slot)?;
+        Ok(slot)
+    }
+
+    fn live_for_lead(&mut self, lead: Token, id: &RequestId) -> Result<Slot, Outcome> {
+        let slot = self.find_request(id).ok_or(Outcome::NotFound(Missing::Request(*id)))?;
+        self.check_lead(lead, slot)?;
+        Ok(slot)
+    }
+
+    fn check_lead(&mut self, lead: Token, slot: Slot) -> Result<(), Outcome> {
+        let route = self.route(self.requests.get(slot).route).name.clone();
+        self.check_seat(&Seat::Route(route), lead)
+    }
+
+    /// Refuses what comes too late: bytes may be out for it.
+    pub(super) fn not_yet_assigned(&self, slot: Slot) -> Result<(), Outcome> {
+        match self.kind_at(slot) {
+            kind @ (StateKind::Assigned | StateKind::Included | StateKind::Confirmed) => {
+                Err(Outcome::Stale(Stale::State(kind)))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn shown(&self, slot: Slot, id: &OccurrenceId) -> Result<Occurrence, Outcome> {
+        let shown = self.requests.get(slot).occurrences.as_slice().iter().find(|o| o.id == *id).copied();
+        shown.ok_or(Outcome::NotFound(Missing::Occurrence(*id)))
+    }
+
+    fn finalize<D: Disk>(&mut self, disk: &mut D, slot: Slot, id: OccurrenceId) -> Result<Outcome, Outcome> {
+        let shown = self.shown(slot, &id)?;
+        if shown.revision != self.requests.get(slot).revision {
+            return Err(Outcome::Stale(Stale::Superseded));
+        }
+        self.stand(disk, slot, shown, Occurrence { standing: Standing::Final, ..shown })
+    }
+
+    fn restand<D: Disk>(
+        &mut self,
+        disk: &mut D,
+        slot: Slot,
+        id: OccurrenceId,
+        standing: Standing,
+        height: Option<Height>,
+    ) -> Result<Outcome, Outcome> {
+        let shown = self.shown(slot, &id)?;
+        if shown.standing == Standing::Final {
+            // What was final cannot be seen or orphaned again: the lead is behind, or
+            // its origin broke its word, which is for the listener to say loudly.
+            return Err(Outcome::Stale(Stale::State(self.kind_at(slot))));
+        }
+        let height = height.filter(|_| shown.origin.is_some()).unwrap_or(shown.height);
+        self.stand(disk, slot, shown, Occurrence { standing, height, ..shown })
+    }
+
+    /// Gives an occurrence its new standing, tells the worker, and lets the gates decide.
+    fn stand<D: Disk>(
+        &mut self,
+        disk: &mut D,
+        slot: Slot,
+        before: Occurrence,
+        after: Occurrence,
+    ) -> Result<Outcome, Outcome> {
+        if before == after {
+            return Ok(Outcome::Duplicate(Effect::Now(self.kind_at(slot))));
+        }
+        let (event, notice) = match after.standing {
+            Standing::Final => (Event::Finalized, Notice::Finalized),
+            Standing::Seen => (Event::Included, Notice::Included),
+            Standing::Orphaned => (Event::Orphaned, Notice::Orphaned),
+        };
+        self.note(slot, event);
+        let id = self.requests.get(slot).id;
+        self.change(slot, |request, _, _| {
+            if let Some(occurrence) = request.occurrences.find(&after.id) {
+                *occurrence = after;
+            }
+            request.rows.as_admitted = false;
+            if let State::Leased(lease) = &mut request.state {
+                lease.notice(notice);
+            }
+        });
+        self.touched.insert(crate::store::Topic::Amendments);
+        self.regate(disk, slot);
+        Ok(Outcome::Applied(Effect::Now(self.kind_or_settled(&id))))
+    }
+
+    /// The state of a request that a gate may just have settled.
+    pub(super) fn kind_or_settled(&self, id: &RequestId) -> StateKind {
+        self.find_request(id).map_or(StateKind::Settled, |slot| self.kind_at(slot))
+    }
+
+    fn withdraw<D: Disk>(&mut self, disk: &mut D, slot: Slot, id: OccurrenceId) -> Result<Outcome, Outcome> {
+        let shown = self.shown(slot, &id)?;
+        if shown.standing == Standing::Final {
+            return Err(Outcome::Stale(Stale::State(self.kind_at(slot))));
+        }
+        let last = self.requests.get(slot).occurrences.as_slice().len() == 1;
+        if last {
+            self.not_yet_assigned(slot)?;
+            self.end(disk, slot, End::Withdrawn);
+            return Ok(Outcome::Applied(Effect::Now(StateKind::Withdrawn)));
+        }
+        self.requests.detach(slot, &id);
+        self.note(slot, Event::Orphaned);
+        self.change(slot, |request, _, _| request.rows.as_admitted = false);
+        self.regate(disk, slot);
+        Ok(Outcome::Applied(Effect::Now(self.kind_at(slot))))
+    }
+
+    fn supersede<D: Disk>(
+        &mut self,
+        disk: &mut D,
+        slot: Slot,
+        id: OccurrenceId,
+        place: Option<Place>,
+        payload: Payload,
+    ) -> Result<Outcome, Outcome> {
+        self.not_yet_assigned(slot)?;
+        let known = self.find_occurrence(&id);
+        if known.is_some_and(|other| other != slot) {
+            return Err(Outcome::Stale(Stale::State(self.kind_at(slot))));
+        }
+        let request = self.requests.get(slot);
+        let current = known.is_some() && self.shown(slot, &id)?.revision == request.revision;
+        let body = disk.body(request.seq);
+        if current && body.payload == payload {
+            return Ok(Outcome::Duplicate(Effect::Now(self.kind_at(slot))));
+        }
+        if known.is_none() {
+            let origin = place.as_ref().map(|place| self.origin_no(disk, &place.origin));
+            let height = place.map_or(Height(0), |place| place.height);
+            let occurrence = Occurrence { id, height, origin, revision: 0, standing: Standing::Seen };
+            self.requests.attach(slot, occurrence);
+        }
+        let request = self.requests.get(slot);
+        if request.has_answer() {
+            disk.void_answer(request.seq);
+        }
+        let revision = self.change(slot, |request, _, now| {
+            request.supersede(&id, now);
+            request.rows.as_admitted = false;
+            request.revision
+        });
+        let request = self.requests.get(slot);
+        let head = RequestHead {
+            generation: request.generation,
+            revision,
+            due: request.due,
+            deadline: request.deadline,
+            priority: request.priority,
+            occurrence: self.shown(slot, &id)?,
+        };
+        let (seq, id, route, admitted_at) = (request.seq, request.id, request.route, request.admitted_at);
+        disk.put_request(&RequestRow { seq, id, route, admitted_at, head }, &Body { payload, trace: body.trace });
+        self.note(slot, Event::Superseded { revision });
+        self.touched.insert(crate::store::Topic::Amendments);
+        self.regate(disk, slot);
+        Ok(Outcome::Applied(Effect::Now(self.kind_at(slot))))
+    }
+}

@@ -1,0 +1,169 @@
+//! Loading a machine from its rows, by sequential scans, in an epoch of its own.
+
+use super::{Group, Machine, Origin, Route, Slot};
+use crate::groups::GroupState;
+use crate::inbox::{Request, State};
+use crate::outbox::Delivery;
+use crate::sender::Lane;
+use crate::store::Options;
+use crate::store::disk::{Fixture, Rows};
+use crate::store::journal::Subject;
+use crate::words::{Seq, UnixMs};
+
+/// The epoch of the next start: later than every one before. The time is in it, so
+/// that a restored older file does not repeat the epochs that came after it was saved.
+pub(crate) fn next_epoch(last: u32, now: UnixMs) -> u32 {
+    let seconds = u32::try_from(now.0 / 1000).unwrap_or(u32::MAX);
+    last.saturating_add(1).max(seconds)
+}
+
+/// Requests in the order of their rows, to be found by number while loading.
+type BySeq = Vec<(Seq, Slot)>;
+
+fn slot_of(by_seq: &BySeq, seq: Seq) -> Option<Slot> {
+    let at = by_seq.binary_search_by_key(&seq, |(seq, _)| *seq).ok()?;
+    Some(by_seq[at].1)
+}
+
+impl Machine {
+    /// Rebuilds the machine that these rows stand for.
+    pub(crate) fn load<R: Rows>(options: Options, rows: &R, epoch: u32, now: UnixMs) -> Result<Machine, R::Error> {
+        let mut machine = Machine::new(options, epoch);
+        machine.now = now;
+        let high = rows.high_water()?;
+        if high != Default::default() {
+            machine.high = high;
+        }
+        machine.load_fixtures(rows)?;
+        let by_seq = machine.load_requests(rows)?;
+        machine.load_parcels(rows)?;
+        machine.relist(&by_seq);
+        machine.load_groups(rows)?;
+        rows.receipts(&mut |no, row| machine.receipts.push(no, row))?;
+        rows.entries(&mut |entry| {
+            if let Subject::Request(id) = entry.subject
+                && let Some(slot) = machine.find_request(&id)
+            {
+                machine.requests.get_mut(slot).last_entry = entry.position;
+            }
+        })?;
+        machine.high_flushed = machine.high;
+        machine.touched.clear();
+        Ok(machine)
+    }
+
+    fn load_fixtures<R: Rows>(&mut self, rows: &R) -> Result<(), R::Error> {
+        let (mut routes, mut origins, mut lanes) = (Vec::new(), Vec::new(), Vec::new());
+        rows.fixtures(&mut |fixture| match fixture {
+            Fixture::Route { no, name, policy, paused } => routes.push((no, Route::new(name, policy, paused))),
+            Fixture::Origin { no, name, floor } => origins.push((no, Origin { name, floor })),
+            Fixture::Lane { no, name, destination, window, next, status } => {
+                let parcels = Default::default();
+                lanes.push((no, Lane { no, name, destination, window, next, status, parcels }));
+            }
+            Fixture::Cursor { listener, cursor } => {
+                self.cursors.insert(listener, cursor);
+            }
+            Fixture::Seat { seat, tenure } => {
+                self.seats.insert(seat, tenure);
+            }
+        })?;
+        routes.sort_by_key(|(no, _)| *no);
+        origins.sort_by_key(|(no, _)| *no);
+        lanes.sort_by_key(|(no, _)| *no);
+        self.route_numbers = routes.iter().map(|(no, route)| (route.name.clone(), *no)).collect();
+        self.lane_numbers = lanes.iter().map(|(no, lane)| (lane.name.clone(), *no)).collect();
+        self.routes = routes.into_iter().map(|(_, route)| route).collect();
+        self.origins = origins.into_iter().map(|(_, origin)| origin).collect();
+        self.lanes = lanes.into_iter().map(|(_, lane)| lane).collect();
+        Ok(())
+    }
+
+    /// Requests as admitted, then as answered, then with what marks say beyond that.
+    ///
+    /// A lease that was written is taken over as it was: its worker may still answer.
+    /// It lasts at most one lease time from now, whatever the clock did meanwhile.
+    fn load_requests<R: Rows>(&mut self, rows: &R) -> Result<BySeq, R::Error> {
+        let mut by_seq = BySeq::new();
+        let now = self.now;
+        rows.requests(&mut |row| by_seq.push((row.seq, self.insert_loaded(Request::admitted(&row)))))?;
+        rows.answers(&mut |seq, head| {
+            if let Some(slot) = slot_of(&by_seq, seq) {
+                let request = self.requests.get_mut(slot);
+                request.attempts = head.attempts;
+                request.crashes = head.crashes;
+                request.state = State::Answered(Box::new(head.mark(Delivery::Waiting)));
+            }
+        })?;
+        rows.marks(&mut |seq, mark| {
+            let Some(slot) = slot_of(&by_seq, seq) else { return };
+            let mut request = self.requests.remove(slot);
+            request.attempts = mark.attempts;
+            request.crashes = mark.crashes;
+            request.revision = mark.revision;
+            request.due = mark.due;
+            request.occurrences = mark.occurrences;
+            request.error = mark.error;
+            request.state = mark.state;
+            match &mut request.state {
+                State::Leased(lease) => {
+                    let lease_ms = self.routes[usize::from(request.route.0)].policy.lease_ms;
+                    lease.until = lease.until.min(now.plus(lease_ms));
+                }
+                // Its parcel, if there is one, says where it is.
+                State::Answered(answer) => answer.delivery = Delivery::Waiting,
+                State::Held | State::Queued | State::Dead(_) => {}
+            }
+            request.rows.has_mark = true;
+            request.rows.as_admitted = false;
+            let again = self.insert_loaded(request);
+            debug_assert_eq!(again, slot, "the slot just freed is the next one used");
+        })?;
+        Ok(by_seq)
+    }
+
+    fn insert_loaded(&mut self, request: Request) -> Slot {
+        self.requests.insert(request)
+    }
+
+    fn load_parcels<R: Rows>(&mut self, rows: &R) -> Result<(), R::Error> {
+        rows.parcels(&mut |lane, nonce, parcel| {
+            for id in &parcel.deliveries {
+                let Some(slot) = self.requests.by_id(id) else { continue };
+                if let State::Answered(answer) = &mut self.requests.get_mut(slot).state {
+                    answer.delivery = Delivery::Assigned { lane, nonce };
+                }
+            }
+            self.lanes[usize::from(lane.0)].parcels.insert(nonce, parcel);
+        })
+    }
+
+    /// Lets the gates decide and fills the indexes.
+    fn relist(&mut self, by_seq: &BySeq) {
+        for &(_, slot) in by_seq {
+            let request = self.requests.get_mut(slot);
+            let policy = &self.routes[usize::from(request.route.0)].policy;
+            request.pass_gates(policy, self.now);
+            self.list(slot);
+        }
+    }
+
+    fn load_groups<R: Rows>(&mut self, rows: &R) -> Result<(), R::Error> {
+        let mut keys = std::collections::HashMap::new();
+        rows.groups(&mut |no, row| {
+            if let (GroupState::Sealed { request, .. }, None) = (row.state, row.forget_at) {
+                self.group_of.insert(request, row.key.clone());
+            }
+            if let Some(at) = row.forget_at {
+                self.groups_to_forget.insert((at, row.key.clone()));
+            }
+            keys.insert(no, row.key.clone());
+            self.groups.insert(row.key, Group::new(no, row.state, row.forget_at));
+        })?;
+        rows.items(&mut |no, item| {
+            if let Some(group) = keys.get(&item.group).and_then(|key| self.groups.get_mut(key)) {
+                group.push(no, item.id, item.late);
+            }
+        })
+    }
+}

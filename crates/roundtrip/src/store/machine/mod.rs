@@ -1,0 +1,568 @@
+//! The state machine behind the memory and the SQLite store: all live records with
+//! their indexes, and one function per operation, in one file per station.
+//!
+//! ```text
+//!   Op ──▶ apply ──▶ station function ──▶ change one record, re-list it, note it ──▶ Outcome
+//!                                                     │
+//!                                        flush: rows of what changed ──▶ Disk
+//! ```
+//!
+//! The machine never waits, never reads a clock and never fails; a disk that fails
+//! keeps the failure for the commit to report, and the machine is then thrown away
+//! and loaded again. So its state is always one that was, or is about to be, durable.
+
+mod admit;
+mod amend;
+mod gather;
+mod load;
+mod read;
+mod receipts;
+mod send;
+mod slots;
+mod upkeep;
+mod work;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+pub(crate) use load::next_epoch;
+use receipts::HotReceipts;
+use slots::Slots;
+
+use crate::groups::GroupState;
+use crate::inbox::{End, OriginNo, Receipt, Request, RouteNo, State, StateKind};
+use crate::listener::Cursor;
+use crate::outbox::{Delivery, LaneNo};
+use crate::sender::{Lane, LaneStatus, ParcelStage};
+use crate::store::disk::{Disk, Fixture, HighWater, Mark, Tenure};
+use crate::store::journal::{Entry, Event, Subject};
+use crate::store::op::{Effect, Invalid, Op, Outcome, Seat, Stale};
+use crate::store::policy::{Horizon, QueueOrder, RoutePolicy};
+use crate::store::{Options, Topic};
+use crate::words::{
+    ClaimId, Destination, ErrorClass, ErrorNote, GroupKey, Height, ItemId, LaneName, ListenerName, Nonce, OccurrenceId,
+    OriginName, RequestId, RouteName, Seq, Token, UnixMs,
+};
+
+/// How many records one tick moves on because their time has come.
+const PROMOTE_MAX: usize = 4096;
+/// Most routes, lanes or origins.
+const NAMES_MAX: usize = u16::MAX as usize;
+
+/// A record's place in memory; never leaves the machine.
+type Slot = u32;
+
+/// A route with its requests, listed by state.
+#[derive(Clone, Debug)]
+struct Route {
+    name: RouteName,
+    policy: RoutePolicy,
+    paused: bool,
+    lists: [BTreeMap<Seq, Slot>; StateKind::LIVE.len()],
+    /// Queued requests by priority, for routes ordered so.
+    by_priority: BTreeMap<(std::cmp::Reverse<u8>, Seq), Slot>,
+}
+
+impl Route {
+    fn new(name: RouteName, policy: RoutePolicy, paused: bool) -> Route {
+        Route { name, policy, paused, lists: Default::default(), by_priority: BTreeMap::new() }
+    }
+
+    fn live(&self) -> u64 {
+        self.lists.iter().map(|list| list.len() as u64).sum()
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Origin {
+    name: OriginName,
+    floor: Height,
+}
+
+#[derive(Clone, Debug)]
+struct Group {
+    no: u64,
+    state: GroupState,
+    members: HashMap<ItemId, ()>,
+    /// The items' numbers and whether each was late, in the order of arrival.
+    order: Vec<(u64, ItemId, bool)>,
+    late: u64,
+    forget_at: Option<UnixMs>,
+}
+
+impl Group {
+    fn new(no: u64, state: GroupState, forget_at: Option<UnixMs>) -> Group {
+        Group { no, state, members: HashMap::new(), order: Vec::new(), late: 0, forget_at }
+    }
+
+    fn push(&mut self, no: u64, id: ItemId, late: bool) {
+        self.members.insert(id, ());
+        self.order.push((no, id, late));
+        self.late += u64::from(late);
+    }
+
+    fn in_time(&self) -> u64 {
+        self.order.len() as u64 - self.late
+    }
+}
+
+/// All live state of a store.
+#[derive(Clone, Debug)]
+pub(crate) struct Machine {
+    options: Options,
+    epoch: u32,
+    tokens: u64,
+    high: HighWater,
+    requests: Slots,
+    routes: Vec<Route>,
+    route_numbers: HashMap<RouteName, RouteNo>,
+    origins: Vec<Origin>,
+    lanes: Vec<Lane>,
+    lane_numbers: HashMap<LaneName, LaneNo>,
+    cursors: BTreeMap<ListenerName, Cursor>,
+    seats: BTreeMap<Seat, Tenure>,
+    groups: HashMap<GroupKey, Group>,
+    /// The group that a live request refers to.
+    group_of: HashMap<RequestId, GroupKey>,
+    /// Sealed groups whose request has ended, by when they may be forgotten.
+    groups_to_forget: BTreeSet<(UnixMs, GroupKey)>,
+    receipts: HotReceipts,
+    outbox: HashMap<Destination, BTreeMap<Seq, Slot>>,
+    leases: BTreeMap<(UnixMs, Seq), Slot>,
+    claims: BTreeMap<(ClaimId, Seq), Slot>,
+    due: BTreeMap<(UnixMs, Seq), Slot>,
+    deadlines: BTreeMap<(UnixMs, Seq), Slot>,
+    dead: BTreeMap<(UnixMs, Seq), Slot>,
+    dirty: Vec<Slot>,
+    dirty_lanes: BTreeSet<LaneNo>,
+    high_flushed: HighWater,
+    entries: Vec<Entry>,
+    touched: BTreeSet<Topic>,
+    now: UnixMs,
+}
+
+impl Machine {
+    /// An empty machine in this epoch.
+    pub(crate) fn new(options: Options, epoch: u32) -> Machine {
+        let high = HighWater { seq: 1, entry: 1, receipt: 1, item: 1, group: 1 };
+        Machine {
+            receipts: HotReceipts::new(high.receipt),
+            options,
+            epoch,
+            tokens: 0,
+            high,
+            requests: Slots::default(),
+            routes: Vec::new(),
+            route_numbers: HashMap::new(),
+            origins: Vec::new(),
+            lanes: Vec::new(),
+            lane_numbers: HashMap::new(),
+            cursors: BTreeMap::new(),
+            seats: BTreeMap::new(),
+            groups: HashMap::new(),
+            group_of: HashMap::new(),
+            groups_to_forget: BTreeSet::new(),
+            outbox: HashMap::new(),
+            leases: BTreeMap::new(),
+            claims: BTreeMap::new(),
+            due: BTreeMap::new(),
+            deadlines: BTreeMap::new(),
+            dead: BTreeMap::new(),
+            dirty: Vec::new(),
+            dirty_lanes: BTreeSet::new(),
+            high_flushed: high,
+            entries: Vec::new(),
+            touched: BTreeSet::new(),
+            now: UnixMs(0),
+        }
+    }
+
+    /// Starts a batch: sets its one time and queues what has come due.
+    ///
+    /// Time may step back. Nothing is then undone; what waits for a time waits for it
+    /// to come round again.
+    pub(crate) fn tick<D: Disk>(&mut self, disk: &mut D, now: UnixMs) {
+        self.now = now;
+        for _ in 0..PROMOTE_MAX {
+            match self.due.first_key_value() {
+                Some((&(due, _), &slot)) if due <= now => self.regate(disk, slot),
+                _ => break,
+            }
+        }
+    }
+
+    /// Sets the time at which the next reads happen.
+    pub(crate) fn set_now(&mut self, now: UnixMs) {
+        self.now = now;
+    }
+
+    /// Does one operation, or none of it.
+    pub(crate) fn apply<D: Disk>(&mut self, disk: &mut D, op: Op) -> Outcome {
+        match op {
+            Op::Define(op) => self.define(disk, op),
+            Op::Pause(op) => self.pause(disk, op),
+            Op::Admit(op) => self.admit(disk, op),
+            Op::Amend(op) => self.amend(disk, op),
+            Op::Lease(op) => self.lease(disk, op),
+            Op::Extend(op) => self.extend(op),
+            Op::Answer(op) => self.answer(disk, op),
+            Op::Fail(op) => self.fail(disk, op),
+            Op::Release(op) => self.release(op),
+            Op::Lead(op) => self.lead(disk, op),
+            Op::Lane(op) => self.order_lane(op),
+            Op::Assign(op) => self.assign(disk, op),
+            Op::Attempt(op) => self.attempt(disk, op),
+            Op::Settle(op) => self.settle(disk, op),
+            Op::Rescue { limit } => self.rescue(disk, limit),
+            Op::Expire { limit } => self.expire(disk, limit),
+            Op::Prune(op) => self.prune(disk, op),
+            Op::Gather(op) => self.gather(disk, op),
+            Op::Close(op) => self.close(disk, op),
+            Op::Mend(op) => self.mend(disk, op),
+        }
+        .unwrap_or_else(|refusal| refusal)
+    }
+
+    /// Whether something changed that no row on disk shows yet.
+    pub(crate) fn is_dirty(&self) -> bool {
+        !self.dirty.is_empty()
+            || !self.dirty_lanes.is_empty()
+            || !self.entries.is_empty()
+            || self.high != self.high_flushed
+    }
+
+    /// Writes the rows of all that changed since the last flush, each once.
+    pub(crate) fn flush<D: Disk>(&mut self, disk: &mut D) {
+        for slot in std::mem::take(&mut self.dirty) {
+            let Some(request) = self.requests.get_mut_if_live(slot) else { continue };
+            if !std::mem::take(&mut request.rows.dirty) {
+                continue;
+            }
+            if request.needs_mark() {
+                disk.put_mark(request.seq, &request.mark());
+                request.rows.has_mark = true;
+            } else if std::mem::take(&mut request.rows.has_mark) {
+                disk.delete_mark(request.seq);
+            }
+        }
+        for no in std::mem::take(&mut self.dirty_lanes) {
+            let lane = &self.lanes[usize::from(no.0)];
+            disk.put_fixture(&Fixture::Lane {
+                no,
+                name: lane.name.clone(),
+                destination: lane.destination.clone(),
+                window: lane.window,
+                next: lane.next,
+                status: lane.status.clone(),
+            });
+        }
+        if !self.entries.is_empty() || self.high != self.high_flushed {
+            disk.append_journal(&self.entries, &self.high);
+            self.entries.clear();
+            self.high_flushed = self.high;
+            disk.trim_journal(self.journal_floor());
+        }
+        self.spill_receipts(disk);
+        if disk.wants_tidying() {
+            self.tidy_receipts(disk);
+        }
+    }
+
+    /// The hints that the commit gives, taken once.
+    pub(crate) fn take_touched(&mut self) -> BTreeSet<Topic> {
+        std::mem::take(&mut self.touched)
+    }
+
+    fn journal_floor(&self) -> u64 {
+        self.high.entry.saturating_sub(self.options.journal_entries).max(1)
+    }
+
+    fn token(&mut self) -> Token {
+        self.tokens += 1;
+        Token { epoch: self.epoch, count: self.tokens }
+    }
+
+    fn route(&self, no: RouteNo) -> &Route {
+        &self.routes[usize::from(no.0)]
+    }
+
+    fn route_no(&self, name: &RouteName) -> Result<RouteNo, Outcome> {
+        let known = self.route_numbers.get(name).copied();
+        known.ok_or_else(|| Outcome::Invalid(Invalid::UnknownRoute(name.clone())))
+    }
+
+    /// An origin's number; a new one is numbered and written.
+    fn origin_no<D: Disk>(&mut self, disk: &mut D, name: &OriginName) -> OriginNo {
+        if let Some(known) = self.known_origin(name) {
+            return known;
+        }
+        let no = OriginNo(u16::try_from(self.origins.len()).unwrap_or(u16::MAX));
+        self.origins.push(Origin { name: name.clone(), floor: Height(0) });
+        disk.put_fixture(&Fixture::Origin { no, name: name.clone(), floor: Height(0) });
+        no
+    }
+
+    fn known_origin(&self, name: &OriginName) -> Option<OriginNo> {
+        let at = self.origins.iter().position(|origin| origin.name == *name)?;
+        u16::try_from(at).ok().map(OriginNo)
+    }
+
+    /// What state a request is in, with the stage of its parcel.
+    fn kind(&self, request: &Request) -> StateKind {
+        match &request.state {
+            State::Held => StateKind::Held,
+            State::Queued => StateKind::Queued,
+            State::Leased(_) => StateKind::Leased,
+            State::Dead(_) => StateKind::Dead,
+            State::Answered(answer) => match answer.delivery {
+                Delivery::Waiting => StateKind::Waiting,
+                Delivery::Ready => StateKind::Ready,
+                Delivery::Assigned { lane, nonce } => match self.stage(lane, nonce) {
+                    ParcelStage::Assigned => StateKind::Assigned,
+                    ParcelStage::Included => StateKind::Included,
+                    ParcelStage::Confirmed => StateKind::Confirmed,
+                },
+            },
+        }
+    }
+
+    fn stage(&self, lane: LaneNo, nonce: Nonce) -> ParcelStage {
+        let parcels = &self.lanes[usize::from(lane.0)].parcels;
+        parcels.get(&nonce).map_or(ParcelStage::Assigned, |parcel| parcel.stage.kind())
+    }
+
+    fn kind_at(&self, slot: Slot) -> StateKind {
+        self.kind(self.requests.get(slot))
+    }
+
+    /// Takes a request out of every index that its state put it into.
+    fn unlist(&mut self, slot: Slot) {
+        let kind = self.kind_at(slot);
+        let request = self.requests.get(slot);
+        let seq = request.seq;
+        let route = &mut self.routes[usize::from(request.route.0)];
+        route.lists[kind as usize].remove(&seq);
+        match &request.state {
+            State::Held => {
+                self.due.remove(&(request.due, seq));
+            }
+            State::Queued if route.policy.order == QueueOrder::Priority => {
+                route.by_priority.remove(&(std::cmp::Reverse(request.priority), seq));
+            }
+            State::Queued => {}
+            State::Leased(lease) => {
+                self.leases.remove(&(lease.until, seq));
+                self.claims.remove(&(lease.claim, seq));
+            }
+            State::Answered(_) if kind == StateKind::Ready => {
+                if let Some(ready) = route.policy.destination.as_ref().and_then(|to| self.outbox.get_mut(to)) {
+                    ready.remove(&seq);
+                }
+            }
+            State::Answered(_) => {}
+            State::Dead(letter) => {
+                self.dead.remove(&(letter.forget_at, seq));
+            }
+        }
+        if request.deadline != UnixMs::NEVER {
+            self.deadlines.remove(&(request.deadline, seq));
+        }
+    }
+
+    /// Puts a request into every index that its state calls for.
+    fn list(&mut self, slot: Slot) {
+        let kind = self.kind_at(slot);
+        let request = self.requests.get(slot);
+        let seq = request.seq;
+        let route = &mut self.routes[usize::from(request.route.0)];
+        route.lists[kind as usize].insert(seq, slot);
+        let mut can_expire = true;
+        match &request.state {
+            State::Held => {
+                if request.waits_for_time(route.policy.work_on) {
+                    self.due.insert((request.due, seq), slot);
+                }
+            }
+            State::Queued => {
+                if route.policy.order == QueueOrder::Priority {
+                    route.by_priority.insert((std::cmp::Reverse(request.priority), seq), slot);
+                }
+                self.touched.insert(Topic::Inbox(route.name.clone()));
+            }
+            State::Leased(lease) => {
+                self.leases.insert((lease.until, seq), slot);
+                self.claims.insert((lease.claim, seq), slot);
+            }
+            State::Answered(answer) => {
+                if let (Delivery::Ready, Some(to)) = (answer.delivery, &route.policy.destination) {
+                    self.outbox.entry(to.clone()).or_default().insert(seq, slot);
+                    self.touched.insert(Topic::Outbox(to.clone()));
+                }
+                can_expire = !matches!(answer.delivery, Delivery::Assigned { .. });
+            }
+            State::Dead(letter) => {
+                self.dead.insert((letter.forget_at, seq), slot);
+                can_expire = false;
+            }
+        }
+        if can_expire && request.deadline != UnixMs::NEVER {
+            self.deadlines.insert((request.deadline, seq), slot);
+        }
+    }
+
+    /// Changes a request's state and keeps every index true to it.
+    fn change<T>(&mut self, slot: Slot, with: impl FnOnce(&mut Request, &RoutePolicy, UnixMs) -> T) -> T {
+        self.unlist(slot);
+        let request = self.requests.get_mut(slot);
+        let policy = &self.routes[usize::from(request.route.0)].policy;
+        let result = with(request, policy, self.now);
+        if !std::mem::replace(&mut request.rows.dirty, true) {
+            self.dirty.push(slot);
+        }
+        self.list(slot);
+        result
+    }
+
+    /// Lets the gates decide again; an answer that nobody wants sent settles here.
+    fn regate<D: Disk>(&mut self, disk: &mut D, slot: Slot) {
+        let kind = self.change(slot, |request, policy, now| {
+            request.pass_gates(policy, now);
+            matches!(&request.state, State::Answered(answer) if answer.delivery == Delivery::Ready)
+                && policy.destination.is_none()
+        });
+        if kind {
+            self.finish(disk, slot);
+        }
+    }
+
+    /// Ends a request whose answer is where it was wanted.
+    fn finish<D: Disk>(&mut self, disk: &mut D, slot: Slot) {
+        let failed = matches!(&self.requests.get(slot).state, State::Answered(answer) if answer.failure);
+        self.end(disk, slot, if failed { End::Dead } else { End::Settled });
+    }
+
+    /// Makes a request a dead letter.
+    fn die(&mut self, slot: Slot, error: ErrorNote) {
+        self.note(slot, Event::Died { error: error.clone() });
+        self.change(slot, |request, policy, now| {
+            request.error = Some(Box::new(error));
+            request.die(policy, now);
+        });
+    }
+
+    /// Ends a request: its rows go, its receipt stays.
+    fn end<D: Disk>(&mut self, disk: &mut D, slot: Slot, end: End) {
+        self.note(slot, Event::Ended { end });
+        self.unlist(slot);
+        let request = self.requests.remove(slot);
+        let policy = &self.route(request.route).policy;
+        let (now, withdrawn) = (self.now, end == End::Withdrawn);
+        let blocks_until = match policy.horizon {
+            _ if withdrawn => UnixMs(0),
+            Horizon::UntilSettled => UnixMs(0),
+            Horizon::For { ms } => now.plus(ms),
+            Horizon::Forever => UnixMs::NEVER,
+        };
+        let kept_until = now.plus(policy.receipt_ms);
+        let mark = |o: &crate::inbox::Occurrence| (o.id, o.origin.map(|origin| (origin, o.height)));
+        let occurrences = request.occurrences.as_slice().iter().filter(|_| !withdrawn).map(mark).collect();
+        disk.delete_request(request.seq);
+        if request.rows.has_mark {
+            disk.delete_mark(request.seq);
+        }
+        if request.has_answer() {
+            disk.delete_answer(request.seq);
+        }
+        let receipt = Receipt {
+            id: request.id,
+            generation: request.generation,
+            end,
+            ended_at: now,
+            blocks_until,
+            kept_until,
+            last_entry: request.last_entry,
+            occurrences,
+        };
+        self.remember_receipt(disk, receipt);
+        if let Some(key) = self.group_of.remove(&request.id) {
+            self.forget_group_at(disk, &key, kept_until);
+        }
+    }
+
+    /// Notes a change of a request in the journal.
+    fn note(&mut self, slot: Slot, event: Event) {
+        let position = self.high.entry;
+        self.high.entry += 1;
+        let request = self.requests.get_mut(slot);
+        let previous = std::mem::replace(&mut request.last_entry, position);
+        let subject = Subject::Request(request.id);
+        self.entries.push(Entry { position, at: self.now, subject, event, previous });
+    }
+
+    /// Notes a change of anything else in the journal.
+    fn note_on(&mut self, subject: Subject, event: Event) {
+        let position = self.high.entry;
+        self.high.entry += 1;
+        self.entries.push(Entry { position, at: self.now, subject, event, previous: 0 });
+    }
+
+    /// Somebody outside remembers what this store does not: until a person or a
+    /// reconciliation has matched what was sent, nothing more is sent.
+    fn stop_lanes(&mut self) -> Outcome {
+        self.note_on(Subject::Store, Event::RolledBack);
+        for at in 0..self.lanes.len() {
+            self.set_lane_status(at, LaneStatus::Stopped);
+        }
+        Outcome::Stale(Stale::RolledBack)
+    }
+
+    fn find_request(&self, id: &RequestId) -> Option<Slot> {
+        self.requests.by_id(id)
+    }
+
+    fn find_occurrence(&self, id: &OccurrenceId) -> Option<Slot> {
+        self.requests.by_occurrence(id)
+    }
+}
+
+impl Request {
+    /// Whether its changeable part is more than its request and answer rows imply.
+    fn needs_mark(&self) -> bool {
+        match self.state {
+            State::Held | State::Queued => {
+                !self.rows.as_admitted || self.attempts > 0 || self.crashes > 0 || self.error.is_some()
+            }
+            State::Leased(_) | State::Dead(_) => true,
+            State::Answered(_) => !self.rows.as_admitted || self.error.is_some(),
+        }
+    }
+
+    fn mark(&self) -> Mark {
+        Mark {
+            attempts: self.attempts,
+            crashes: self.crashes,
+            revision: self.revision,
+            due: self.due,
+            occurrences: self.occurrences.clone(),
+            state: self.state.clone(),
+            error: self.error.clone(),
+        }
+    }
+
+    fn has_answer(&self) -> bool {
+        match &self.state {
+            State::Answered(_) => true,
+            State::Dead(letter) => letter.answer.is_some(),
+            State::Held | State::Queued | State::Leased(_) => false,
+        }
+    }
+}
+
+/// The note of a worker that went silent.
+fn silent_worker() -> ErrorNote {
+    ErrorNote::new(ErrorClass::Crash, "the lease ran out: the worker died or went silent")
+}
+
+/// A plain success.
+fn done() -> Result<Outcome, Outcome> {
+    Ok(Outcome::Applied(Effect::Done))
+}

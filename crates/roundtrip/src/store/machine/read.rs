@@ -1,0 +1,254 @@
+//! The reads. None of them changes anything, and none looks at more than a bounded
+//! number of records.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use super::{Machine, Slot};
+use crate::inbox::{Request, State, StateKind};
+use crate::outbox::Delivery;
+use crate::sender::{Lane, Parcel, Stage};
+use crate::store::disk::{ColdReceipt, Disk};
+use crate::store::journal::Entry;
+use crate::store::query::{
+    Bodies, Count, Found, GroupView, ItemView, JournalPage, LaneView, ListFilter, OccurrenceView, Page, ParcelView,
+    Phase, Query, ReadyDelivery, ReceiptView, Reply, RequestView, RouteView, SeatView,
+};
+use crate::words::{Destination, GroupKey, Nonce, PAGE_MAX, Place, RequestId, Seq, UnixMs};
+
+/// How many records one page of a list looks at.
+const LOOK_MAX: usize = 20_000;
+/// How many entries one timeline shows.
+const TIMELINE_MAX: usize = 1000;
+
+impl Machine {
+    /// Answers a read at this time.
+    pub(crate) fn read<D: Disk>(&self, disk: &mut D, query: Query) -> Reply {
+        match query {
+            Query::Get(id) => Reply::Get(self.get(disk, &id)),
+            Query::List(filter) => Reply::List(self.page(&filter)),
+            Query::Counts => Reply::Counts(self.counts()),
+            Query::Timeline(id) => Reply::Timeline(self.timeline(disk, &id)),
+            Query::Journal { from, limit } => Reply::Journal(self.journal_page(disk, from, limit)),
+            Query::Ready { destination, limit } => Reply::Ready(self.ready(disk, &destination, limit)),
+            Query::Routes => Reply::Routes(self.routes.iter().map(super::Route::view).collect()),
+            Query::Lanes => Reply::Lanes(self.lanes.iter().map(|lane| lane_view(lane, false)).collect()),
+            Query::Lane(name) => {
+                let no = self.lane_numbers.get(&name);
+                Reply::Lane(no.map(|no| lane_view(&self.lanes[usize::from(no.0)], true)))
+            }
+            Query::Cursor(listener) => Reply::Cursor(self.cursors.get(&listener).copied()),
+            Query::Seat(seat) => Reply::Seat(self.seats.get(&seat).map(|tenure| SeatView {
+                holder: tenure.holder.clone(),
+                token: tenure.token,
+                until: tenure.until,
+            })),
+            Query::Group { group, skip, limit } => Reply::Group(self.group(disk, &group, skip, limit)),
+        }
+    }
+
+    fn get<D: Disk>(&self, disk: &mut D, id: &RequestId) -> Option<Found> {
+        if let Some(slot) = self.find_request(id) {
+            let request = self.requests.get(slot);
+            let body = disk.body(request.seq);
+            let response = request.has_answer().then(|| disk.response(request.seq));
+            let bodies = Bodies { payload: body.payload, response, trace: body.trace };
+            return Some(Found::Live(Box::new(self.view(request)), bodies));
+        }
+        match self.receipt_of(disk, id)? {
+            ColdReceipt::Ended { generation, end, ended_at, .. } => {
+                Some(Found::Ended(ReceiptView { id: *id, generation, end, ended_at }))
+            }
+            ColdReceipt::Seen { .. } => None,
+        }
+    }
+
+    fn view(&self, request: &Request) -> RequestView {
+        let place = |o: &crate::inbox::Occurrence| {
+            let origin = self.origins[usize::from(o.origin?.0)].name.clone();
+            Some(Place { origin, height: o.height })
+        };
+        let occurrences = request.occurrences.as_slice().iter().map(|o| OccurrenceView {
+            id: o.id,
+            place: place(o),
+            revision: o.revision,
+            standing: o.standing,
+        });
+        RequestView {
+            seq: request.seq,
+            id: request.id,
+            route: self.route(request.route).name.clone(),
+            generation: request.generation,
+            revision: request.revision,
+            phase: self.phase(request),
+            standing: request.standing(),
+            occurrences: occurrences.collect(),
+            admitted_at: request.admitted_at,
+            due: request.due,
+            deadline: Some(request.deadline).filter(|&deadline| deadline != UnixMs::NEVER),
+            priority: request.priority,
+            attempts: request.attempts,
+            crashes: request.crashes,
+            error: request.error.as_deref().cloned(),
+        }
+    }
+
+    fn phase(&self, request: &Request) -> Phase {
+        match &request.state {
+            State::Held => Phase::Held,
+            State::Queued => Phase::Queued,
+            State::Leased(lease) => {
+                Phase::Leased { worker: lease.worker.clone(), token: lease.token, until: lease.until }
+            }
+            State::Answered(answer) => match answer.delivery {
+                Delivery::Waiting => Phase::Waiting,
+                Delivery::Ready => Phase::Ready,
+                Delivery::Assigned { lane, nonce } => {
+                    let name = self.lanes[usize::from(lane.0)].name.clone();
+                    Phase::Assigned { lane: name, nonce, stage: self.stage(lane, nonce) }
+                }
+            },
+            State::Dead(letter) => Phase::Dead { at: letter.at, answered: letter.answer.is_some() },
+        }
+    }
+
+    /// Merges the lists that the filter asks for, in the order of admission.
+    fn page(&self, filter: &ListFilter) -> Page {
+        let limit = filter.limit.clamp(1, PAGE_MAX);
+        let states: &[StateKind] = if filter.states.is_empty() { &StateKind::LIVE } else { &filter.states };
+        let after = filter.after.map_or(Seq(0), |seq| Seq(seq.0.saturating_add(1)));
+        let routes = self.routes.iter().filter(|route| filter.route.as_ref().is_none_or(|name| *name == route.name));
+        let live = states.iter().filter(|state| StateKind::LIVE.contains(state));
+        let mut lists: Vec<_> =
+            routes.flat_map(|route| live.clone().map(|state| route.lists[*state as usize].range(after..))).collect();
+        let mut heads: BinaryHeap<_> = lists.iter_mut().enumerate().filter_map(|(at, list)| head(at, list)).collect();
+        let (mut requests, mut looked) = (Vec::new(), 0);
+        while let Some(Reverse((seq, slot, at))) = heads.pop() {
+            looked += 1;
+            let request = self.requests.get(slot);
+            if matches(filter, request) {
+                requests.push(self.view(request));
+            }
+            if requests.len() == limit || looked == LOOK_MAX {
+                return Page { requests, next: Some(seq) };
+            }
+            heads.extend(head(at, &mut lists[at]));
+        }
+        Page { requests, next: None }
+    }
+
+    fn counts(&self) -> Vec<Count> {
+        let count = |route: &super::Route, state: StateKind| {
+            let list = &route.lists[state as usize];
+            let oldest = self.requests.get(*list.values().next()?);
+            let (requests, oldest_at) = (list.len() as u64, oldest.admitted_at);
+            Some(Count { route: route.name.clone(), state, requests, oldest_at })
+        };
+        self.routes
+            .iter()
+            .flat_map(|route| StateKind::LIVE.iter().filter_map(move |state| count(route, *state)))
+            .collect()
+    }
+
+    /// Follows the chain of a request's entries back as far as the journal reaches.
+    fn timeline<D: Disk>(&self, disk: &mut D, id: &RequestId) -> Vec<Entry> {
+        let last = match self.find_request(id) {
+            Some(slot) => self.requests.get(slot).last_entry,
+            None => match self.receipt_of(disk, id) {
+                Some(ColdReceipt::Ended { last_entry, .. }) => last_entry,
+                _ => 0,
+            },
+        };
+        let (mut entries, mut at) = (Vec::new(), last);
+        while at >= self.journal_floor() && entries.len() < TIMELINE_MAX {
+            let Some(entry) = self.entry(disk, at) else { break };
+            at = entry.previous;
+            entries.push(entry);
+        }
+        entries.reverse();
+        entries
+    }
+
+    /// One entry, from the disk or from what the next commit will write.
+    fn entry<D: Disk>(&self, disk: &mut D, position: u64) -> Option<Entry> {
+        match position.checked_sub(self.high_flushed.entry) {
+            Some(unwritten) => self.entries.get(usize::try_from(unwritten).ok()?).cloned(),
+            None => disk.journal(position, 1).pop(),
+        }
+    }
+
+    fn journal_page<D: Disk>(&self, disk: &mut D, from: u64, limit: usize) -> JournalPage {
+        let (floor, head) = (self.journal_floor(), self.high_flushed.entry.max(1));
+        let start = from.max(floor);
+        let entries = if start < head { disk.journal(start, limit.clamp(1, PAGE_MAX)) } else { Vec::new() };
+        // A reader ahead of the head read from a store that has since been rolled back.
+        JournalPage { entries, head, reset: from.max(1) < floor || from > head }
+    }
+
+    fn ready<D: Disk>(&self, disk: &mut D, destination: &Destination, limit: usize) -> Vec<ReadyDelivery> {
+        let Some(ready) = self.outbox.get(destination) else { return Vec::new() };
+        let delivery = |(&seq, &slot): (&Seq, &Slot)| {
+            let request = self.requests.get(slot);
+            let State::Answered(answer) = &request.state else { return None };
+            let (route, response) = (self.route(request.route).name.clone(), disk.response(seq));
+            Some(ReadyDelivery { id: request.id, seq, route, response, failure: answer.failure })
+        };
+        ready.iter().take(limit.min(PAGE_MAX)).filter_map(delivery).collect()
+    }
+
+    fn group<D: Disk>(&self, disk: &mut D, key: &GroupKey, skip: u64, limit: usize) -> Option<GroupView> {
+        let group = self.groups.get(key)?;
+        let skip = usize::try_from(skip).unwrap_or(usize::MAX);
+        let page = group.order.iter().skip(skip).take(limit.min(PAGE_MAX));
+        let page = page.map(|(no, id, late)| ItemView { id: *id, late: *late, payload: disk.item_payload(*no) });
+        let (items, late) = (group.in_time(), group.late);
+        Some(GroupView { key: key.clone(), state: group.state, items, late, page: page.collect() })
+    }
+}
+
+type ListRange<'a> = std::collections::btree_map::Range<'a, Seq, Slot>;
+
+fn head(at: usize, list: &mut ListRange<'_>) -> Option<Reverse<(Seq, Slot, usize)>> {
+    list.next().map(|(&seq, &slot)| Reverse((seq, slot, at)))
+}
+
+fn matches(filter: &ListFilter, request: &Request) -> bool {
+    let error = request.error.as_ref();
+    filter.from.is_none_or(|from| request.admitted_at >= from)
+        && filter.to.is_none_or(|to| request.admitted_at < to)
+        && request.id.0.starts_with(&filter.id_prefix)
+        && filter.error_text.as_ref().is_none_or(|text| error.is_some_and(|error| error.text.contains(text)))
+}
+
+fn lane_view(lane: &Lane, with_parcels: bool) -> LaneView {
+    let parcels = lane.parcels.iter().filter(|_| with_parcels);
+    LaneView {
+        name: lane.name.clone(),
+        destination: lane.destination.clone(),
+        window: lane.window,
+        next: lane.next,
+        status: lane.status.clone(),
+        under_way: lane.parcels.len(),
+        parcels: parcels.map(|(nonce, parcel)| parcel_view(*nonce, parcel)).collect(),
+    }
+}
+
+fn parcel_view(nonce: Nonce, parcel: &Parcel) -> ParcelView {
+    let block = match parcel.stage {
+        Stage::Assigned => None,
+        Stage::Included(block) | Stage::Confirmed(block) => Some(block),
+    };
+    ParcelView {
+        nonce,
+        deliveries: parcel.deliveries.clone(),
+        attempts: parcel.attempts.clone(),
+        stage: parcel.stage.kind(),
+        block,
+    }
+}
+
+impl super::Route {
+    fn view(&self) -> RouteView {
+        RouteView { name: self.name.clone(), policy: self.policy.clone(), paused: self.paused }
+    }
+}

@@ -1,0 +1,328 @@
+//! The sender's operations: `lead`, orders to lanes, `assign`, `attempt`, `settle`.
+
+use std::collections::{BTreeMap, HashSet};
+
+use super::{Machine, NAMES_MAX, Slot};
+use crate::inbox::State;
+use crate::outbox::{Delivery, LaneNo};
+use crate::sender::{Fate, Lane, LaneStatus, Parcel, Stage, Step};
+use crate::store::Topic;
+use crate::store::disk::{Disk, Fixture, Tenure};
+use crate::store::journal::{Event, Subject};
+use crate::store::op::{
+    Assign, Attempt, Effect, Full, Invalid, LaneOrder, Lead, Missing, NewParcel, Order, Outcome, Seat, Settle, Stale,
+};
+use crate::words::{ASSIGN_MAX, ATTEMPTS_MAX, LaneName, Nonce, PARCEL_MAX, PAYLOAD_BYTES_MAX, Token, UnixMs};
+
+impl Machine {
+    /// Gives a free seat to whoever asks, and more time to whoever has it.
+    pub(super) fn lead<D: Disk>(&mut self, disk: &mut D, op: Lead) -> Result<Outcome, Outcome> {
+        let until = self.now.plus(op.ttl_ms);
+        let tenure = match self.seats.get(&op.seat) {
+            Some(held) if held.holder == op.holder => Tenure { until, ..held.clone() },
+            Some(held) if held.until > self.now => {
+                let (holder, until) = (Some(held.holder.clone()), held.until);
+                return Err(Outcome::Stale(Stale::Seat { holder, until }));
+            }
+            _ => Tenure { holder: op.holder, token: self.token(), until },
+        };
+        let effect = Effect::Led(tenure.token, until);
+        disk.put_fixture(&Fixture::Seat { seat: op.seat.clone(), tenure: tenure.clone() });
+        self.seats.insert(op.seat, tenure);
+        Ok(Outcome::Applied(effect))
+    }
+
+    /// A token holds as long as nobody has taken the seat since, even past its time.
+    pub(super) fn check_seat(&mut self, seat: &Seat, token: Token) -> Result<(), Outcome> {
+        if token.epoch > self.epoch {
+            return Err(self.stop_lanes());
+        }
+        match self.seats.get(seat) {
+            Some(tenure) if tenure.token == token => Ok(()),
+            Some(tenure) => {
+                let (holder, until) = (Some(tenure.holder.clone()), tenure.until);
+                Err(Outcome::Stale(Stale::Seat { holder, until }))
+            }
+            None => Err(Outcome::Stale(Stale::Seat { holder: None, until: UnixMs(0) })),
+        }
+    }
+
+    fn lane_no(&self, name: &LaneName) -> Result<LaneNo, Outcome> {
+        let known = self.lane_numbers.get(name).copied();
+        known.ok_or_else(|| Outcome::NotFound(Missing::Lane(name.clone())))
+    }
+
+    fn lane_mut(&mut self, no: LaneNo) -> &mut Lane {
+        &mut self.lanes[usize::from(no.0)]
+    }
+
+    pub(super) fn order_lane(&mut self, op: LaneOrder) -> Result<Outcome, Outcome> {
+        if let Order::Open { destination, window, first } = op.order {
+            let lane = Lane {
+                no: LaneNo(0),
+                name: op.lane,
+                destination,
+                window,
+                next: first,
+                status: LaneStatus::Active,
+                parcels: BTreeMap::new(),
+            };
+            return self.open_lane(lane);
+        }
+        let no = self.lane_no(&op.lane)?;
+        let lane = self.lane_mut(no);
+        let (next, stopped) = (lane.next, lane.status == LaneStatus::Stopped);
+        let status = match op.order {
+            Order::Open { .. } => lane.status.clone(),
+            Order::Pause { .. } | Order::Quarantine { .. } | Order::Resume if stopped => {
+                return Err(Outcome::Stale(Stale::Lane(LaneStatus::Stopped)));
+            }
+            Order::Pause { reason } => LaneStatus::Paused { reason },
+            Order::Quarantine { until } => LaneStatus::Quarantined { until },
+            Order::Resume => LaneStatus::Active,
+            Order::Observe { outside_next } if outside_next > next => LaneStatus::Stopped,
+            Order::Observe { .. } => lane.status.clone(),
+            // Slots that were used outside are never used again; slots that the store
+            // knows of stay known.
+            Order::Reconcile { outside_next } => {
+                lane.next = next.max(outside_next);
+                self.dirty_lanes.insert(no);
+                LaneStatus::Active
+            }
+        };
+        let changed = self.set_lane_status(usize::from(no.0), status.clone());
+        let effect = Effect::Lane(status);
+        Ok(if changed { Outcome::Applied(effect) } else { Outcome::Duplicate(effect) })
+    }
+
+    fn open_lane(&mut self, mut lane: Lane) -> Result<Outcome, Outcome> {
+        let effect = |status: &LaneStatus| Effect::Lane(status.clone());
+        if let Some(&no) = self.lane_numbers.get(&lane.name) {
+            let known = self.lane_mut(no);
+            if known.destination != lane.destination {
+                let (lane, destination) = (lane.name, known.destination.clone());
+                return Err(Outcome::Invalid(Invalid::LaneTaken { lane, destination }));
+            }
+            let same = std::mem::replace(&mut known.window, lane.window) == lane.window;
+            let effect = effect(&known.status);
+            self.dirty_lanes.insert(no);
+            return Ok(if same { Outcome::Duplicate(effect) } else { Outcome::Applied(effect) });
+        }
+        if self.lanes.len() >= NAMES_MAX {
+            return Err(Outcome::Invalid(Invalid::TooManyNames(NAMES_MAX)));
+        }
+        let no = LaneNo(u16::try_from(self.lanes.len()).unwrap_or(u16::MAX));
+        lane.no = no;
+        let effect = effect(&lane.status);
+        self.note_on(Subject::Lane(lane.name.clone()), Event::LaneStatus { status: lane.status.clone() });
+        self.lane_numbers.insert(lane.name.clone(), no);
+        self.lanes.push(lane);
+        self.dirty_lanes.insert(no);
+        Ok(Outcome::Applied(effect))
+    }
+
+    pub(super) fn set_lane_status(&mut self, at: usize, status: LaneStatus) -> bool {
+        let lane = &mut self.lanes[at];
+        if lane.status == status {
+            return false;
+        }
+        lane.status = status.clone();
+        let (no, name, destination) = (lane.no, lane.name.clone(), lane.destination.clone());
+        self.dirty_lanes.insert(no);
+        self.note_on(Subject::Lane(name), Event::LaneStatus { status });
+        self.touched.insert(Topic::Outbox(destination));
+        true
+    }
+
+    pub(super) fn assign<D: Disk>(&mut self, disk: &mut D, op: Assign) -> Result<Outcome, Outcome> {
+        let no = self.lane_no(&op.lane)?;
+        if op.parcels.is_empty() {
+            return Err(Outcome::Invalid(Invalid::Empty("list of parcels")));
+        }
+        if op.parcels.len() > ASSIGN_MAX {
+            let count = op.parcels.len();
+            return Err(Outcome::Invalid(Invalid::TooMany { what: "parcels", count, max: ASSIGN_MAX }));
+        }
+        self.check_seat(&Seat::Lane(op.lane), op.owner)?;
+        let (mut stored, mut fresh) = (0, false);
+        for (parcel, nonce) in op.parcels.into_iter().zip((0..).map(|n| op.first.plus(n))) {
+            match self.assign_one(disk, no, nonce, parcel) {
+                Ok(is_new) => {
+                    stored += 1;
+                    fresh |= is_new;
+                }
+                Err(refusal) if stored == 0 => return Err(refusal),
+                Err(refusal) => {
+                    return Ok(Outcome::Applied(Effect::Assigned(stored, Some(Box::new(refusal)))));
+                }
+            }
+        }
+        let effect = Effect::Assigned(stored, None);
+        Ok(if fresh { Outcome::Applied(effect) } else { Outcome::Duplicate(effect) })
+    }
+
+    /// Puts one parcel on the lane's next slot; answers whether it is new there.
+    fn assign_one<D: Disk>(&mut self, disk: &mut D, no: LaneNo, nonce: Nonce, new: NewParcel) -> Result<bool, Outcome> {
+        let now = self.now;
+        let lane = self.lane_mut(no);
+        if nonce < lane.next {
+            let stored = lane.parcels.get(&nonce);
+            let same = stored.is_some_and(|parcel| parcel.attempts.iter().any(|a| a.hash == new.attempt.hash));
+            return if same { Ok(false) } else { Err(Outcome::Stale(Stale::Nonce { next: lane.next })) };
+        }
+        if nonce > lane.next {
+            return Err(Outcome::Stale(Stale::Nonce { next: lane.next }));
+        }
+        if !lane.takes_parcels(now) {
+            return Err(Outcome::Stale(Stale::Lane(lane.status.clone())));
+        }
+        if lane.parcels.len() >= lane.window as usize {
+            return Err(Outcome::Full(Full::Window { window: lane.window }));
+        }
+        check_attempt(&new.attempt)?;
+        let slots = self.ready_slots(no, &new)?;
+        let parcel = Parcel { deliveries: new.deliveries, attempts: vec![new.attempt], stage: Stage::Assigned };
+        disk.put_parcel(no, nonce, &parcel);
+        let lane = self.lane_mut(no);
+        lane.next = nonce.plus(1);
+        let name = lane.name.clone();
+        lane.parcels.insert(nonce, parcel);
+        self.dirty_lanes.insert(no);
+        for slot in slots {
+            self.note(slot, Event::Assigned { lane: name.clone(), nonce });
+            self.set_delivery(slot, Delivery::Assigned { lane: no, nonce });
+        }
+        Ok(true)
+    }
+
+    /// The requests that a parcel is to carry, if every one may be sent on this lane now.
+    fn ready_slots(&self, no: LaneNo, new: &NewParcel) -> Result<Vec<Slot>, Outcome> {
+        if new.deliveries.len() > PARCEL_MAX {
+            let count = new.deliveries.len();
+            return Err(Outcome::Invalid(Invalid::TooMany { what: "deliveries", count, max: PARCEL_MAX }));
+        }
+        let destination = &self.lanes[usize::from(no.0)].destination;
+        let mut seen = HashSet::new();
+        let mut slots = Vec::with_capacity(new.deliveries.len());
+        for id in &new.deliveries {
+            if new.deliveries.len() > 1 && !seen.insert(id) {
+                return Err(Outcome::Invalid(Invalid::Repeated("a delivery")));
+            }
+            let slot = self.find_request(id).ok_or(Outcome::NotFound(Missing::Request(*id)))?;
+            let request = self.requests.get(slot);
+            if self.route(request.route).policy.destination.as_ref() != Some(destination) {
+                return Err(Outcome::Invalid(Invalid::OtherDestination(*id)));
+            }
+            match &request.state {
+                State::Answered(answer) if answer.delivery == Delivery::Ready => slots.push(slot),
+                _ => return Err(Outcome::Stale(Stale::Delivery(*id, self.kind(request)))),
+            }
+        }
+        Ok(slots)
+    }
+
+    fn set_delivery(&mut self, slot: Slot, to: Delivery) {
+        self.change(slot, |request, _, _| {
+            if let State::Answered(answer) = &mut request.state {
+                answer.delivery = to;
+            }
+        });
+    }
+
+    pub(super) fn attempt<D: Disk>(&mut self, disk: &mut D, op: Attempt) -> Result<Outcome, Outcome> {
+        let no = self.lane_no(&op.lane)?;
+        self.check_seat(&Seat::Lane(op.lane.clone()), op.owner)?;
+        check_attempt(&op.attempt)?;
+        let (nonce, hash) = (op.nonce, op.attempt.hash);
+        let parcel = self.lane_mut(no).parcels.get_mut(&nonce);
+        let parcel = parcel.ok_or(Outcome::NotFound(Missing::Parcel(nonce)))?;
+        if parcel.attempts.iter().any(|known| known.hash == hash) {
+            return Ok(Outcome::Duplicate(Effect::Done));
+        }
+        if parcel.attempts.len() >= ATTEMPTS_MAX {
+            return Err(Outcome::Full(Full::Attempts));
+        }
+        parcel.attempts.push(op.attempt);
+        disk.put_parcel(no, nonce, parcel);
+        self.note_on(Subject::Lane(op.lane), Event::Attempted { nonce, hash });
+        Ok(Outcome::Applied(Effect::Done))
+    }
+
+    pub(super) fn settle<D: Disk>(&mut self, disk: &mut D, op: Settle) -> Result<Outcome, Outcome> {
+        let no = self.lane_no(&op.lane)?;
+        self.check_seat(&Seat::Lane(op.lane), op.owner)?;
+        let lane = self.lane_mut(no);
+        let Some(parcel) = lane.parcels.get(&op.nonce) else {
+            // Below the high-water mark it was there and has ended.
+            let ended = op.nonce < lane.next;
+            return if ended {
+                Ok(Outcome::Duplicate(Effect::Done))
+            } else {
+                Err(Outcome::NotFound(Missing::Parcel(op.nonce)))
+            };
+        };
+        match parcel.see(op.expected, &op.sight)? {
+            Step::Known => return Ok(Outcome::Duplicate(Effect::Done)),
+            Step::To(stage) => self.move_parcel(disk, no, op.nonce, stage),
+            Step::End(fate) => self.end_parcel(disk, no, op.nonce, fate),
+        }
+        Ok(Outcome::Applied(Effect::Done))
+    }
+
+    fn carried(&self, no: LaneNo, nonce: Nonce) -> Vec<Slot> {
+        let parcel = &self.lanes[usize::from(no.0)].parcels[&nonce];
+        parcel.deliveries.iter().filter_map(|id| self.find_request(id)).collect()
+    }
+
+    fn move_parcel<D: Disk>(&mut self, disk: &mut D, no: LaneNo, nonce: Nonce, stage: Stage) {
+        let event = match stage {
+            Stage::Assigned => Event::Unmined,
+            Stage::Included(block) => Event::Mined { block },
+            Stage::Confirmed(block) => Event::Confirmed { block },
+        };
+        let slots = self.carried(no, nonce);
+        slots.iter().for_each(|&slot| self.unlist(slot));
+        if let Some(parcel) = self.lane_mut(no).parcels.get_mut(&nonce) {
+            parcel.stage = stage;
+            disk.put_parcel(no, nonce, parcel);
+        }
+        for slot in slots {
+            self.list(slot);
+            self.note(slot, event.clone());
+        }
+    }
+
+    fn end_parcel<D: Disk>(&mut self, disk: &mut D, no: LaneNo, nonce: Nonce, fate: Fate) {
+        let slots = self.carried(no, nonce);
+        for slot in slots {
+            match &fate {
+                Fate::Done => self.finish(disk, slot),
+                Fate::Dead(error) => self.die(slot, error.clone()),
+                Fate::Return(error) => {
+                    self.note(slot, Event::Returned { error: error.clone() });
+                    self.change(slot, |request, policy, now| {
+                        if let State::Answered(answer) = &mut request.state {
+                            answer.delivery = Delivery::Waiting;
+                        }
+                        request.error = error.clone().map(Box::new).or(request.error.take());
+                        request.pass_gates(policy, now);
+                    });
+                }
+            }
+        }
+        let lane = self.lane_mut(no);
+        lane.parcels.remove(&nonce);
+        let destination = lane.destination.clone();
+        disk.delete_parcel(no, nonce);
+        // There is room in the window again.
+        self.touched.insert(Topic::Outbox(destination));
+    }
+}
+
+fn check_attempt(attempt: &crate::sender::SignedAttempt) -> Result<(), Outcome> {
+    let bytes = attempt.bytes.len();
+    if bytes > PAYLOAD_BYTES_MAX {
+        return Err(Outcome::Invalid(Invalid::PayloadTooLarge { bytes, max: PAYLOAD_BYTES_MAX }));
+    }
+    Ok(())
+}

@@ -1,0 +1,67 @@
+//! Upkeep: `rescue`, `expire`, `prune`; each in bounded steps, each re-checking what
+//! it is about to change.
+
+use super::{Machine, silent_worker};
+use crate::inbox::{End, OriginNo};
+use crate::store::disk::{Disk, Fixture};
+use crate::store::op::{Effect, Outcome, Prune};
+use crate::words::{Height, OriginName};
+
+impl Machine {
+    /// Takes leases back that ran out; the crash is counted.
+    pub(super) fn rescue<D: Disk>(&mut self, disk: &mut D, limit: usize) -> Result<Outcome, Outcome> {
+        let mut rescued = 0;
+        while rescued < limit {
+            let Some((&(until, _), &slot)) = self.leases.first_key_value() else { break };
+            if until > self.now {
+                break;
+            }
+            self.setback(slot, silent_worker(), self.now);
+            self.regate(disk, slot);
+            rescued += 1;
+        }
+        Ok(Outcome::Applied(Effect::Count(rescued)))
+    }
+
+    /// Ends requests whose deadline has come, unless bytes may be out for them.
+    pub(super) fn expire<D: Disk>(&mut self, disk: &mut D, limit: usize) -> Result<Outcome, Outcome> {
+        let mut expired = 0;
+        while expired < limit {
+            let Some((&(deadline, _), &slot)) = self.deadlines.first_key_value() else { break };
+            if deadline > self.now {
+                break;
+            }
+            self.end(disk, slot, End::Expired);
+            expired += 1;
+        }
+        Ok(Outcome::Applied(Effect::Count(expired)))
+    }
+
+    /// Forgets dead letters, groups and receipts whose time is over.
+    pub(super) fn prune<D: Disk>(&mut self, disk: &mut D, op: Prune) -> Result<Outcome, Outcome> {
+        for place in &op.floors {
+            self.raise_floor(disk, &place.origin, place.height);
+        }
+        let mut pruned = 0;
+        while pruned < op.limit {
+            let Some((&(forget_at, _), &slot)) = self.dead.first_key_value() else { break };
+            if forget_at > self.now {
+                break;
+            }
+            self.end(disk, slot, End::Dead);
+            pruned += 1;
+        }
+        pruned += self.forget_groups(disk, op.limit - pruned);
+        pruned += self.forget_receipts(disk, op.limit - pruned);
+        Ok(Outcome::Applied(Effect::Count(pruned)))
+    }
+
+    fn raise_floor<D: Disk>(&mut self, disk: &mut D, name: &OriginName, height: Height) {
+        let no: OriginNo = self.origin_no(disk, name);
+        let origin = &mut self.origins[usize::from(no.0)];
+        if height > origin.floor {
+            origin.floor = height;
+            disk.put_fixture(&Fixture::Origin { no, name: name.clone(), floor: height });
+        }
+    }
+}

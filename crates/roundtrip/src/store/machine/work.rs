@@ -1,0 +1,251 @@
+//! The worker's operations: `lease`, `extend`, `answer`, `fail`, `release`; and a
+//! person's `mend`.
+
+use super::{Machine, Slot};
+use crate::inbox::{AnswerMark, End, LeaseMark, RouteNo, Setback, State, StateKind};
+use crate::outbox::Delivery;
+use crate::store::disk::{AnswerHead, Disk};
+use crate::store::journal::Event;
+use crate::store::op::{
+    Answer, Effect, Extend, Fail, Grant, Invalid, Lease, Mend, Missing, Outcome, Release, Remedy, Stale, Verdict,
+};
+use crate::store::policy::QueueOrder;
+use crate::words::{ErrorNote, LEASE_MAX, Payload, RequestId, Token, UnixMs};
+
+/// How many expired requests one lease passes over.
+const PASS_OVER_MAX: usize = 1024;
+
+impl Machine {
+    pub(super) fn lease<D: Disk>(&mut self, disk: &mut D, op: Lease) -> Result<Outcome, Outcome> {
+        let no = self.route_no(&op.route)?;
+        if op.max > LEASE_MAX {
+            return Err(Outcome::Invalid(Invalid::TooMany { what: "leases", count: op.max, max: LEASE_MAX }));
+        }
+        let replayed = self.grants_of(disk, &op);
+        if !replayed.is_empty() {
+            return Ok(Outcome::Duplicate(Effect::Leased(replayed)));
+        }
+        let until = self.now.plus(op.lease_ms.unwrap_or(self.route(no).policy.lease_ms));
+        let mut grants = Vec::new();
+        for slot in self.next_queued(no, op.max) {
+            let lease = LeaseMark {
+                token: self.token(),
+                until,
+                claim: op.claim,
+                worker: op.worker.clone(),
+                revision: self.requests.get(slot).revision,
+                notices: Vec::new(),
+            };
+            let attempt = self.change(slot, |request, _, _| {
+                request.lease(lease);
+                request.attempts
+            });
+            self.note(slot, Event::Leased { worker: op.worker.clone(), attempt });
+            grants.extend(self.grant(disk, slot));
+        }
+        Ok(Outcome::Applied(Effect::Leased(grants)))
+    }
+
+    /// The next requests in the route's order. Those past their deadline are passed
+    /// over; upkeep ends them.
+    fn next_queued(&self, no: RouteNo, max: usize) -> Vec<Slot> {
+        let route = self.route(no);
+        if route.paused {
+            return Vec::new();
+        }
+        let in_time = |slot: &&Slot| self.requests.get(**slot).deadline > self.now;
+        let look = max.saturating_add(PASS_OVER_MAX);
+        match route.policy.order {
+            QueueOrder::Fifo => {
+                let queued = route.lists[StateKind::Queued as usize].values();
+                queued.take(look).filter(in_time).take(max).copied().collect()
+            }
+            QueueOrder::Priority => route.by_priority.values().take(look).filter(in_time).take(max).copied().collect(),
+        }
+    }
+
+    /// What a claim was given before and still holds.
+    fn grants_of<D: Disk>(&self, disk: &mut D, op: &Lease) -> Vec<Grant> {
+        let first = (op.claim, crate::words::Seq(0));
+        let held = self.claims.range(first..).take_while(|((claim, _), _)| *claim == op.claim);
+        let of_this_caller = held.filter(|&(_, &slot)| {
+            let request = self.requests.get(slot);
+            let same_worker = matches!(&request.state, State::Leased(lease) if lease.worker == op.worker);
+            same_worker && self.route(request.route).name == op.route
+        });
+        of_this_caller.filter_map(|(_, &slot)| self.grant(disk, slot)).collect()
+    }
+
+    fn grant<D: Disk>(&self, disk: &mut D, slot: Slot) -> Option<Grant> {
+        let request = self.requests.get(slot);
+        let State::Leased(lease) = &request.state else { return None };
+        let body = disk.body(request.seq);
+        Some(Grant {
+            id: request.id,
+            token: lease.token,
+            until: lease.until,
+            attempt: request.attempts,
+            generation: request.generation,
+            revision: request.revision,
+            standing: request.standing(),
+            deadline: Some(request.deadline).filter(|&deadline| deadline != UnixMs::NEVER),
+            payload: body.payload,
+            trace: body.trace,
+        })
+    }
+
+    /// The request that this token holds.
+    fn held(&mut self, id: &RequestId, token: Token) -> Result<Slot, Outcome> {
+        let slot = self.find_request(id).ok_or(Outcome::NotFound(Missing::Request(*id)))?;
+        let kind = self.kind_at(slot);
+        self.requests.get_mut(slot).lease_of(token, kind).map_err(Outcome::Stale)?;
+        Ok(slot)
+    }
+
+    pub(super) fn extend(&mut self, op: Extend) -> Result<Outcome, Outcome> {
+        let slot = self.held(&op.id, op.token)?;
+        let (until, notices) = self.change(slot, |request, policy, now| {
+            let until = now.plus(op.lease_ms.unwrap_or(policy.lease_ms));
+            match &mut request.state {
+                State::Leased(lease) => {
+                    lease.until = until;
+                    (until, lease.notices.clone())
+                }
+                _ => (until, Vec::new()),
+            }
+        });
+        Ok(Outcome::Applied(Effect::Extended(until, notices)))
+    }
+
+    pub(super) fn answer<D: Disk>(&mut self, disk: &mut D, op: Answer) -> Result<Outcome, Outcome> {
+        super::admit::check_payload(&op.response)?;
+        self.check_requests(&op.follow_ups)?;
+        if let Some(known) = self.answered_before(&op.id, op.token) {
+            return Ok(known);
+        }
+        let slot = self.held(&op.id, op.token)?;
+        self.check_revision(disk, slot, op.token)?;
+        self.check_capacity(disk, &op.follow_ups)?;
+        self.check_gather(&op.items)?;
+        self.record(disk, slot, op.token, &op.response, false);
+        for follow_up in op.follow_ups {
+            self.admit_one(disk, follow_up);
+        }
+        for item in op.items {
+            self.gather_checked(disk, item);
+        }
+        Ok(Outcome::Applied(Effect::Now(self.kind_or_settled(&op.id))))
+    }
+
+    fn answered_before(&self, id: &RequestId, token: Token) -> Option<Outcome> {
+        let slot = self.find_request(id)?;
+        match &self.requests.get(slot).state {
+            State::Answered(answer) if answer.token == token => {
+                Some(Outcome::Duplicate(Effect::Now(self.kind_at(slot))))
+            }
+            _ => None,
+        }
+    }
+
+    /// An answer to superseded content is not taken: the request goes back, at no
+    /// cost, to be worked on as it is now.
+    fn check_revision<D: Disk>(&mut self, disk: &mut D, slot: Slot, token: Token) -> Result<(), Outcome> {
+        let (kind, revision) = (self.kind_at(slot), self.requests.get(slot).revision);
+        let lease = self.requests.get_mut(slot).lease_of(token, kind).map_err(Outcome::Stale)?;
+        if lease.revision == revision {
+            return Ok(());
+        }
+        self.change(slot, |request, _, now| {
+            request.release(now);
+            request.rows.as_admitted = false;
+        });
+        self.note(slot, Event::Released);
+        self.regate(disk, slot);
+        Err(Outcome::Stale(Stale::Superseded))
+    }
+
+    /// Records a response under a lease, and lets it out if it may go.
+    fn record<D: Disk>(&mut self, disk: &mut D, slot: Slot, token: Token, response: &Payload, failure: bool) {
+        let request = self.requests.get(slot);
+        let head = AnswerHead { token, failure, attempts: request.attempts, crashes: request.crashes };
+        disk.put_answer(request.seq, &head, response);
+        self.note(slot, Event::Answered);
+        self.change(slot, |request, _, _| {
+            request.state = State::Answered(Box::new(AnswerMark { token, failure, delivery: Delivery::Waiting }));
+        });
+        self.regate(disk, slot);
+    }
+
+    pub(super) fn fail<D: Disk>(&mut self, disk: &mut D, op: Fail) -> Result<Outcome, Outcome> {
+        if let Verdict::Dead { response: Some(response) } = &op.verdict {
+            super::admit::check_payload(response)?;
+            if let Some(known) = self.answered_before(&op.id, op.token) {
+                return Ok(known);
+            }
+        }
+        let slot = self.held(&op.id, op.token)?;
+        let error = ErrorNote::new(op.error.class, &op.error.text);
+        match op.verdict {
+            Verdict::Retry { after_ms } => self.setback(slot, error, self.now.plus(after_ms)),
+            Verdict::Dead { response: None } => self.die(slot, error),
+            Verdict::Dead { response: Some(response) } => {
+                self.check_revision(disk, slot, op.token)?;
+                self.change(slot, |request, _, _| request.error = Some(Box::new(error)));
+                self.record(disk, slot, op.token, &response, true);
+                let ended = self.find_request(&op.id).is_none();
+                let kind = if ended { StateKind::Dead } else { self.kind_at(slot) };
+                return Ok(Outcome::Applied(Effect::Now(kind)));
+            }
+        }
+        self.regate(disk, slot);
+        Ok(Outcome::Applied(Effect::Now(self.kind_at(slot))))
+    }
+
+    /// What a failure or a silent worker makes of a leased request.
+    pub(super) fn setback(&mut self, slot: Slot, error: ErrorNote, due: UnixMs) {
+        let noted = error.clone();
+        let setback = self.change(slot, |request, policy, _| {
+            request.rows.as_admitted = false;
+            request.setback(error, due, policy)
+        });
+        match setback {
+            Setback::Again => self.note(slot, Event::Failed { error: noted, due }),
+            Setback::Dead => self.die(slot, noted),
+        }
+    }
+
+    pub(super) fn release(&mut self, op: Release) -> Result<Outcome, Outcome> {
+        let slot = self.held(&op.id, op.token)?;
+        self.note(slot, Event::Released);
+        self.change(slot, |request, policy, now| {
+            request.release(now.plus(op.after_ms));
+            request.rows.as_admitted = false;
+            request.pass_gates(policy, now);
+        });
+        Ok(Outcome::Applied(Effect::Now(self.kind_at(slot))))
+    }
+
+    pub(super) fn mend<D: Disk>(&mut self, disk: &mut D, op: Mend) -> Result<Outcome, Outcome> {
+        let slot = self.find_request(&op.id).ok_or(Outcome::NotFound(Missing::Request(op.id)))?;
+        let kind = self.kind_at(slot);
+        match op.remedy {
+            Remedy::Retry | Remedy::Drop if kind != StateKind::Dead => return Err(Outcome::Stale(Stale::State(kind))),
+            Remedy::Retry => {
+                self.note(slot, Event::Rearmed);
+                self.change(slot, |request, _, now| {
+                    request.rearm(now);
+                    request.rows.as_admitted = false;
+                });
+                self.regate(disk, slot);
+                return Ok(Outcome::Applied(Effect::Now(self.kind_or_settled(&op.id))));
+            }
+            Remedy::Drop => self.end(disk, slot, End::Dead),
+            Remedy::Cancel => {
+                self.not_yet_assigned(slot)?;
+                self.end(disk, slot, End::Withdrawn);
+                return Ok(Outcome::Applied(Effect::Now(StateKind::Withdrawn)));
+            }
+        }
+        Ok(Outcome::Applied(Effect::Now(StateKind::Dead)))
+    }
+}

@@ -1,0 +1,316 @@
+//! The store: one write verb, `apply(batch of operations) → an outcome for each`, in
+//! one durable commit; plus reads and hints that something changed.
+//!
+//! ```text
+//!   callers ──▶ Batched ──▶ Store::apply ──▶ one commit ──▶ every caller answered
+//!               drains what queued up while the last commit was in flight
+//! ```
+//!
+//! Failure modes: an operation that cannot apply is refused by its [`Outcome`], alone.
+//! A [`StoreError`] concerns the whole call: nothing of it is promised, and if
+//! [`StoreError::is_retryable`] says so it may be replayed, which has no second effect.
+
+mod batched;
+pub(crate) mod disk;
+pub mod journal;
+mod machine;
+mod memory;
+pub mod op;
+pub mod policy;
+pub mod query;
+#[cfg(feature = "sqlite")]
+mod sqlite;
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokio::sync::watch;
+
+pub use batched::{BatchLimits, Batched};
+pub use memory::MemoryStore;
+#[cfg(feature = "sqlite")]
+pub use sqlite::{SqliteReader, SqliteStore};
+
+use crate::clock::{Clock, SystemClock};
+use crate::words::{BATCH_BYTES_MAX, BATCH_OPS_MAX, Destination, RouteName};
+use op::{Op, Outcome};
+use query::{Query, Reply};
+
+/// A future that a store hands out.
+pub type StoreFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>;
+
+/// What every store does. Small, for those who write one; those who use one have the
+/// named calls of [`StoreExt`] besides.
+pub trait Store: Send + Sync + 'static {
+    /// Does every operation of the batch, or refuses it by its outcome, in one durable
+    /// commit. The answer comes after the commit, except that a batch of leases and
+    /// extends alone is answered before the commit that writes them.
+    fn apply(&self, batch: Vec<Op>) -> StoreFuture<'_, Vec<Outcome>>;
+
+    /// Reads what the last commit left.
+    fn read(&self, query: Query) -> StoreFuture<'_, Reply>;
+
+    /// Hints that something about this topic changed. Polling alone is correct; a hint
+    /// only makes it fast.
+    fn changes(&self, topic: Topic) -> Changes;
+}
+
+/// The same calls under their own names.
+pub trait StoreExt: Store {
+    /// Applies one operation.
+    fn apply_one(&self, op: Op) -> impl Future<Output = Result<Outcome, StoreError>> + Send {
+        async move {
+            let outcomes = self.apply(vec![op]).await?;
+            outcomes.into_iter().next().ok_or(StoreError::Unknown)
+        }
+    }
+}
+
+impl<S: Store + ?Sized> StoreExt for S {}
+
+impl<S: Store + ?Sized> Store for Arc<S> {
+    fn apply(&self, batch: Vec<Op>) -> StoreFuture<'_, Vec<Outcome>> {
+        (**self).apply(batch)
+    }
+
+    fn read(&self, query: Query) -> StoreFuture<'_, Reply> {
+        (**self).read(query)
+    }
+
+    fn changes(&self, topic: Topic) -> Changes {
+        (**self).changes(topic)
+    }
+}
+
+macro_rules! named_reads {
+    ($($(#[$doc:meta])* $name:ident($($arg:ident: $type:ty),*) -> $answer:ty = $query:expr => $reply:ident;)*) => {
+        /// The reads under their own names.
+        pub trait ReadExt: Store {
+            $(
+                $(#[$doc])*
+                fn $name(&self, $($arg: $type),*) -> impl Future<Output = Result<$answer, StoreError>> + Send {
+                    async move {
+                        match self.read($query).await? {
+                            Reply::$reply(answer) => Ok(answer),
+                            _ => Err(StoreError::Damaged("a store answered another read".into())),
+                        }
+                    }
+                }
+            )*
+        }
+
+        impl<S: Store + ?Sized> ReadExt for S {}
+    };
+}
+
+named_reads! {
+    /// One request, live or remembered.
+    get(id: crate::words::RequestId) -> Option<query::Found> = Query::Get(id) => Get;
+    /// A page of live requests, oldest first.
+    list(filter: query::ListFilter) -> query::Page = Query::List(filter) => List;
+    /// How many live requests each route has in each state.
+    counts() -> Vec<query::Count> = Query::Counts => Counts;
+    /// What the journal still holds about one request.
+    timeline(id: crate::words::RequestId) -> Vec<journal::Entry> = Query::Timeline(id) => Timeline;
+    /// A page of the journal.
+    journal(from: u64, limit: usize) -> query::JournalPage = Query::Journal { from, limit } => Journal;
+    /// Answers that wait for a slot.
+    ready(destination: Destination, limit: usize) -> Vec<query::ReadyDelivery>
+        = Query::Ready { destination, limit } => Ready;
+    /// All routes.
+    routes() -> Vec<query::RouteView> = Query::Routes => Routes;
+    /// All lanes, without their parcels.
+    lanes() -> Vec<query::LaneView> = Query::Lanes => Lanes;
+    /// One lane with its parcels.
+    lane(name: crate::words::LaneName) -> Option<query::LaneView> = Query::Lane(name) => Lane;
+    /// A listener's cursor.
+    cursor(listener: crate::words::ListenerName) -> Option<crate::listener::Cursor>
+        = Query::Cursor(listener) => Cursor;
+    /// Who holds a seat.
+    seat(seat: op::Seat) -> Option<query::SeatView> = Query::Seat(seat) => Seat;
+    /// A group and a page of its items.
+    group(group: crate::words::GroupKey, skip: u64, limit: usize) -> Option<query::GroupView>
+        = Query::Group { group, skip, limit } => Group;
+}
+
+/// What a hint is about.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Topic {
+    /// Requests of a route may be waiting for a worker.
+    Inbox(RouteName),
+    /// Answers for a destination may be waiting for a slot.
+    Outbox(Destination),
+    /// A live request was amended.
+    Amendments,
+    /// The journal grew.
+    Journal,
+}
+
+/// Hints about one topic. Starts with one hint, so that a reader looks once at once.
+#[derive(Debug)]
+pub struct Changes(watch::Receiver<u64>);
+
+impl Changes {
+    /// Waits for the next hint; `false` when the store is gone.
+    pub async fn changed(&mut self) -> bool {
+        self.0.changed().await.is_ok()
+    }
+}
+
+/// Where hints are handed out; a topic that nobody follows costs nothing.
+#[derive(Debug, Default)]
+pub(crate) struct Hints(Mutex<HashMap<Topic, watch::Sender<u64>>>);
+
+impl Hints {
+    pub(crate) fn follow(&self, topic: Topic) -> Changes {
+        let mut topics = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        topics.retain(|_, sender| sender.receiver_count() > 0);
+        let mut receiver = topics.entry(topic).or_insert_with(|| watch::channel(0).0).subscribe();
+        receiver.mark_changed();
+        Changes(receiver)
+    }
+
+    pub(crate) fn give(&self, touched: impl IntoIterator<Item = Topic>) {
+        let topics = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if topics.is_empty() {
+            return;
+        }
+        for topic in touched.into_iter().chain(std::iter::once(Topic::Journal)) {
+            if let Some(sender) = topics.get(&topic) {
+                sender.send_modify(|count| *count = count.wrapping_add(1));
+            }
+        }
+    }
+}
+
+/// How much a store keeps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// How many entries the journal holds.
+    pub journal_entries: u64,
+    /// How many receipts are moved to sorted runs at a time; twice as many are in memory at most.
+    pub spill_receipts: usize,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options { journal_entries: 1 << 20, spill_receipts: 1 << 14 }
+    }
+}
+
+/// Why a call got no outcomes.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum StoreError {
+    /// The answer was lost: the batch may or may not be durable. Replay it.
+    #[error("the store's answer was lost; the batch may or may not be durable")]
+    Unknown,
+    /// The store was closed.
+    #[error("the store is closed")]
+    Closed,
+    /// More than one call may bring.
+    #[error("a batch of {ops} operations and {bytes} bytes; at most {BATCH_OPS_MAX} and {BATCH_BYTES_MAX}")]
+    BatchTooLarge {
+        /// How many operations.
+        ops: usize,
+        /// How many bytes of payload.
+        bytes: usize,
+    },
+    /// The disk is full; nothing of the batch was stored.
+    #[error(
+        "the disk of {path} is full: nothing of this batch was stored, everything before it is safe; free space and try again"
+    )]
+    DiskFull {
+        /// The store's file.
+        path: String,
+    },
+    /// The disk did not keep what it was given. Only a new start can tell what is there.
+    #[error(
+        "{path} can no longer be trusted ({reason}): nothing of this batch was acknowledged; check the disk, then start again"
+    )]
+    Failed {
+        /// The store's file.
+        path: String,
+        /// What the disk said.
+        reason: String,
+    },
+    /// Another process owns the file.
+    #[error("{path} is in use by process {owner}: one process owns a store; stop that one, or use its API")]
+    Owned {
+        /// The store's file.
+        path: String,
+        /// Which process.
+        owner: String,
+    },
+    /// The file was written by a newer version.
+    #[error("{path} has format {found}, this version reads up to {known}: use the newer version that wrote it")]
+    NewerFormat {
+        /// The store's file.
+        path: String,
+        /// Its format.
+        found: u32,
+        /// The newest format that this version reads.
+        known: u32,
+    },
+    /// The file is something else.
+    #[error("{path} is not a Roundtrip store: {reason}")]
+    NotAStore {
+        /// The file.
+        path: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The URL names no store.
+    #[error("{url:?} names no store: use memory: or sqlite:PATH, such as sqlite:roundtrip.db")]
+    BadUrl {
+        /// The URL.
+        url: String,
+    },
+    /// The file cannot be opened or read.
+    #[error("{path}: {reason}")]
+    Io {
+        /// The store's file.
+        path: String,
+        /// What the system said.
+        reason: String,
+    },
+    /// Something that a store wrote cannot be read back.
+    #[error("damaged: {0}")]
+    Damaged(String),
+    /// The store is open for reading only.
+    #[error("the store is open for reading only")]
+    ReadOnly,
+}
+
+impl StoreError {
+    /// Whether the same call may succeed later.
+    pub fn is_retryable(&self) -> bool {
+        matches!(self, StoreError::Unknown | StoreError::DiskFull { .. })
+    }
+}
+
+/// Refuses a batch that is larger than one call may bring.
+pub(crate) fn check_batch(batch: &[Op]) -> Result<usize, StoreError> {
+    let (ops, bytes) = (batch.len(), batch.iter().map(Op::payload_bytes).sum());
+    if ops > BATCH_OPS_MAX || bytes > BATCH_BYTES_MAX {
+        return Err(StoreError::BatchTooLarge { ops, bytes });
+    }
+    Ok(bytes)
+}
+
+/// Opens the store that a URL names, with natural batching in front of it.
+///
+/// `memory:` keeps everything in memory; `sqlite:PATH` keeps it in a file.
+pub fn open(url: &str, options: Options) -> Result<Arc<dyn Store>, StoreError> {
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
+    match url.split_once(':') {
+        Some(("memory", "")) => Ok(Arc::new(Batched::new(MemoryStore::new(clock, options)))),
+        #[cfg(feature = "sqlite")]
+        Some(("sqlite", path)) if !path.trim_start_matches('/').is_empty() => {
+            let path = path.strip_prefix("//").unwrap_or(path);
+            Ok(Arc::new(Batched::new(SqliteStore::open(path, clock, options)?)))
+        }
+        _ => Err(StoreError::BadUrl { url: url.to_owned() }),
+    }
+}

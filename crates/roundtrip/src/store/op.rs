@@ -1,0 +1,731 @@
+//! The operations of a store and what each of them answers.
+//!
+//! An operation succeeds or is refused on its own and never halfway. Replaying one
+//! whose answer was lost has no second effect: it is answered `Duplicate`, `Stale`,
+//! or, where a claim id names the call, with the same grant again.
+
+use crate::inbox::{End, Standing, StateKind};
+use crate::listener::Cursor;
+use crate::sender::{Block, LaneStatus, ParcelStage, SignedAttempt};
+use crate::store::policy::RoutePolicy;
+use crate::words::{
+    AttemptHash, ClaimId, Destination, ErrorNote, GroupKey, Height, HolderName, ItemId, LaneName, ListenerName, Nonce,
+    OccurrenceId, Payload, Place, Position, RequestId, RouteName, Token, UnixMs, WorkerName,
+};
+
+/// One operation of a batch.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Op {
+    /// A route's policies are set.
+    Define(Define),
+    /// A route takes no more leases, or takes them again.
+    Pause(Pause),
+    /// Requests come in, and a listener's cursor moves.
+    Admit(Admit),
+    /// What is known of a live request's origin changes.
+    Amend(Amend),
+    /// A worker takes requests.
+    Lease(Lease),
+    /// A worker is still at work.
+    Extend(Extend),
+    /// A worker is done.
+    Answer(Answer),
+    /// A worker failed.
+    Fail(Fail),
+    /// A worker gives a request back at no cost.
+    Release(Release),
+    /// Somebody takes or keeps an exclusive seat.
+    Lead(Lead),
+    /// A lane is opened, or its standing changes.
+    Lane(LaneOrder),
+    /// Parcels with their signed attempts go onto a lane.
+    Assign(Assign),
+    /// Another signed attempt for a parcel, before its broadcast.
+    Attempt(Attempt),
+    /// What the outside shows of a parcel.
+    Settle(Settle),
+    /// Leases that ran out go back.
+    Rescue {
+        /// At most so many.
+        limit: usize,
+    },
+    /// Requests past their deadline end.
+    Expire {
+        /// At most so many.
+        limit: usize,
+    },
+    /// What retention no longer wants is forgotten.
+    Prune(Prune),
+    /// An item joins a group.
+    Gather(Gather),
+    /// A group is sealed and becomes one request.
+    Close(Close),
+    /// A person retries, drops or cancels a request.
+    Mend(Mend),
+}
+
+impl Op {
+    /// Bytes of payload that the operation brings.
+    pub fn payload_bytes(&self) -> usize {
+        let new = |requests: &[NewRequest]| requests.iter().map(|r| r.payload.bytes.len()).sum::<usize>();
+        match self {
+            Op::Admit(op) => new(&op.requests),
+            Op::Amend(Amend { change: Amendment::Supersede { payload, .. }, .. }) => payload.bytes.len(),
+            Op::Answer(op) => {
+                let items: usize = op.items.iter().map(|item| item.payload.bytes.len()).sum();
+                op.response.bytes.len() + new(&op.follow_ups) + items
+            }
+            Op::Fail(Fail { verdict: Verdict::Dead { response: Some(response) }, .. }) => response.bytes.len(),
+            Op::Assign(op) => op.parcels.iter().map(|p| p.attempt.bytes.len()).sum(),
+            Op::Attempt(op) => op.attempt.bytes.len(),
+            Op::Gather(op) => op.payload.bytes.len(),
+            Op::Close(op) => op.request.payload.bytes.len(),
+            _ => 0,
+        }
+    }
+
+    /// Whether a crash may forget the operation without breaking a promise: a lost
+    /// lease only means that the request is handed out again under a new token.
+    pub fn may_be_forgotten(&self) -> bool {
+        matches!(self, Op::Lease(_) | Op::Extend(_))
+    }
+}
+
+/// Sets a route's policies; a route must be defined before it is used.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Define {
+    /// The route.
+    pub route: RouteName,
+    /// Its policies from now on.
+    pub policy: RoutePolicy,
+}
+
+/// Stops a route's leases or lets them go on; admission and running work go on.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Pause {
+    /// The route.
+    pub route: RouteName,
+    /// Whether it is paused from now on.
+    pub paused: bool,
+}
+
+/// All or nothing: stores every request and moves the cursor, or does neither.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Admit {
+    /// The cursor that these requests' blocks move, if they come from a listener.
+    pub cursor: Option<CursorMove>,
+    /// The requests, in the order of their origin.
+    pub requests: Vec<NewRequest>,
+}
+
+/// Compare-and-set of a listener's cursor.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct CursorMove {
+    /// Whose cursor.
+    pub listener: ListenerName,
+    /// What the listener believes the store holds; `None` before the first move.
+    pub expected: Option<Cursor>,
+    /// Where the cursor goes.
+    pub next: Position,
+}
+
+/// A request that comes in.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct NewRequest {
+    /// The route that it takes.
+    pub route: RouteName,
+    /// What makes it the same request.
+    pub id: RequestId,
+    /// This very event or submission; a repeat of it is always a duplicate.
+    pub occurrence: OccurrenceId,
+    /// Where its origin showed it, if the origin has heights.
+    pub place: Option<Place>,
+    /// Whether its origin calls it final.
+    pub standing: Standing,
+    /// What is asked.
+    pub payload: Payload,
+    /// Not to be worked on before this time.
+    pub due: Option<UnixMs>,
+    /// Of no use after this time.
+    pub deadline: Option<UnixMs>,
+    /// For routes ordered by priority: higher goes first.
+    pub priority: u8,
+    /// The trace context that it came with.
+    pub trace: Option<Box<str>>,
+}
+
+/// A change to a live request, by the lead of its route.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Amend {
+    /// The token of the route's seat.
+    pub lead: Token,
+    /// What changed.
+    pub change: Amendment,
+}
+
+/// What an origin says about a request that is already here.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Amendment {
+    /// The occurrence is final.
+    Finalize {
+        /// Which.
+        occurrence: OccurrenceId,
+    },
+    /// A reorg took the occurrence away.
+    Orphan {
+        /// Which.
+        occurrence: OccurrenceId,
+    },
+    /// A reorg brought the occurrence back, perhaps elsewhere.
+    Include {
+        /// Which.
+        occurrence: OccurrenceId,
+        /// Where it is now.
+        height: Height,
+    },
+    /// The same request with other content, shown by another occurrence.
+    Supersede {
+        /// Which request.
+        id: RequestId,
+        /// The occurrence that shows the new content.
+        occurrence: OccurrenceId,
+        /// Where.
+        place: Option<Place>,
+        /// The new content.
+        payload: Payload,
+    },
+    /// Finality passed without the occurrence.
+    Withdraw {
+        /// Which.
+        occurrence: OccurrenceId,
+    },
+    /// The origin shows that somebody else answered.
+    Elsewhere {
+        /// Which request.
+        id: RequestId,
+    },
+}
+
+/// Takes up to `max` queued requests, in the route's order.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Lease {
+    /// From which route.
+    pub route: RouteName,
+    /// Who takes them.
+    pub worker: WorkerName,
+    /// How many at most.
+    pub max: usize,
+    /// The caller's number for this call; a replay returns the same grants.
+    pub claim: ClaimId,
+    /// For how long; the route's lease time if absent.
+    pub lease_ms: Option<u64>,
+}
+
+/// Keeps a lease for longer.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Extend {
+    /// Which request.
+    pub id: RequestId,
+    /// The lease's token.
+    pub token: Token,
+    /// For how long from now; the route's lease time if absent.
+    pub lease_ms: Option<u64>,
+}
+
+/// Records the response, with all that follows from it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Answer {
+    /// Which request.
+    pub id: RequestId,
+    /// The lease's token.
+    pub token: Token,
+    /// The response.
+    pub response: Payload,
+    /// Requests that follow from it.
+    pub follow_ups: Vec<NewRequest>,
+    /// Group items that follow from it.
+    pub items: Vec<Gather>,
+}
+
+/// Reports that the work failed.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Fail {
+    /// Which request.
+    pub id: RequestId,
+    /// The lease's token.
+    pub token: Token,
+    /// What went wrong; a transport error costs no attempt.
+    pub error: ErrorNote,
+    /// What is to happen now.
+    pub verdict: Verdict,
+}
+
+/// What a failure leads to.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Verdict {
+    /// Again, unless the route's attempts are used up.
+    Retry {
+        /// After so long.
+        after_ms: u64,
+    },
+    /// Never again: a dead letter, or a published failure response.
+    Dead {
+        /// What to publish, if the route publishes failures.
+        response: Option<Payload>,
+    },
+}
+
+/// Gives a lease back; the attempt is not counted.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Release {
+    /// Which request.
+    pub id: RequestId,
+    /// The lease's token.
+    pub token: Token,
+    /// Not to be handed out again before so long.
+    pub after_ms: u64,
+}
+
+/// What one holder at a time may have.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
+pub enum Seat {
+    /// To write on a lane.
+    Lane(LaneName),
+    /// To amend a route's requests.
+    Route(RouteName),
+    /// To do the upkeep.
+    Upkeep,
+}
+
+/// Takes a free seat, or keeps one's own for longer.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Lead {
+    /// Which seat.
+    pub seat: Seat,
+    /// For whom; unique to a process and its start.
+    pub holder: HolderName,
+    /// For how long from now; 0 gives the seat up.
+    pub ttl_ms: u64,
+}
+
+/// Opens a lane or changes its standing.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct LaneOrder {
+    /// Which lane.
+    pub lane: LaneName,
+    /// What is ordered.
+    pub order: Order,
+}
+
+/// An order to a lane.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Order {
+    /// The lane exists from now on.
+    Open {
+        /// Whose deliveries it takes.
+        destination: Destination,
+        /// How many parcels may be under way.
+        window: u32,
+        /// The first slot that is free outside.
+        first: Nonce,
+    },
+    /// Nothing new is assigned until resumed.
+    Pause {
+        /// Why, for the person who reads it.
+        reason: Box<str>,
+    },
+    /// Nothing new is assigned until this time.
+    Quarantine {
+        /// Until when.
+        until: UnixMs,
+    },
+    /// Goes on after a pause or a quarantine; a stopped lane needs `Reconcile`.
+    Resume,
+    /// What the outside says its next free slot is. Beyond the lane's high-water mark
+    /// means that the store forgot what it sent, or that somebody else uses the lane:
+    /// the lane stops.
+    Observe {
+        /// The next slot that is free outside.
+        outside_next: Nonce,
+    },
+    /// Every slot used outside was matched to deliveries; the lane goes on from here.
+    Reconcile {
+        /// The next slot that is free outside.
+        outside_next: Nonce,
+    },
+}
+
+/// Puts parcels on consecutive slots of a lane; the longest valid prefix applies.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Assign {
+    /// Which lane.
+    pub lane: LaneName,
+    /// The token of the lane's seat.
+    pub owner: Token,
+    /// The slot of the first parcel.
+    pub first: Nonce,
+    /// The parcels.
+    pub parcels: Vec<NewParcel>,
+}
+
+/// What one slot is to carry, and the signed bytes that carry it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct NewParcel {
+    /// The answered requests that it carries; none for a gap fill.
+    pub deliveries: Vec<RequestId>,
+    /// The first signed attempt.
+    pub attempt: SignedAttempt,
+}
+
+/// Stores another signed attempt for an occupied slot.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Attempt {
+    /// Which lane.
+    pub lane: LaneName,
+    /// The token of the lane's seat.
+    pub owner: Token,
+    /// Which slot.
+    pub nonce: Nonce,
+    /// The signed bytes.
+    pub attempt: SignedAttempt,
+}
+
+/// Moves a parcel on or back, only from the expected stage.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Settle {
+    /// Which lane.
+    pub lane: LaneName,
+    /// The token of the lane's seat.
+    pub owner: Token,
+    /// Which slot.
+    pub nonce: Nonce,
+    /// The stage that the caller saw.
+    pub expected: ParcelStage,
+    /// What the outside shows.
+    pub sight: Sight,
+}
+
+/// What the outside shows of a slot.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Sight {
+    /// One of our attempts is in a block.
+    Included(Block),
+    /// At the route's depth.
+    Confirmed(Block),
+    /// Beyond any reorg: the parcel ends.
+    Final(Block, Judgement),
+    /// A reorg took it out again.
+    Back,
+    /// Beyond any reorg, a transaction of nobody here used the slot.
+    Displaced,
+}
+
+/// What a final transaction did to the deliveries that it carried.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Judgement {
+    /// They are done.
+    Done,
+    /// It had no effect; the deliveries may be sent again.
+    Again(ErrorNote),
+    /// It had no effect and never will.
+    Failed(ErrorNote),
+}
+
+/// Forgets what retention no longer wants.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Prune {
+    /// At most so many records.
+    pub limit: usize,
+    /// Heights below which no re-scan will reach: occurrences there may be forgotten,
+    /// and admitting there is refused from now on.
+    pub floors: Vec<Place>,
+}
+
+/// Adds an item to a group once.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Gather {
+    /// Which group; it opens with its first item.
+    pub group: GroupKey,
+    /// What makes it the same item.
+    pub item: ItemId,
+    /// The item.
+    pub payload: Payload,
+}
+
+/// Seals a group once and admits the request that refers to it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Close {
+    /// Which group.
+    pub group: GroupKey,
+    /// The request that refers to it.
+    pub request: NewRequest,
+}
+
+/// What a person does to one request.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Mend {
+    /// Which request.
+    pub id: RequestId,
+    /// What is done.
+    pub remedy: Remedy,
+}
+
+/// What a person can do to a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Remedy {
+    /// A dead letter is worked on again, from its first attempt.
+    Retry,
+    /// A dead letter ends for good.
+    Drop,
+    /// A request that nothing was sent for ends as withdrawn.
+    Cancel,
+}
+
+/// What became of one operation.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Outcome {
+    /// It is durable.
+    Applied(Effect),
+    /// It was already so; nothing changed.
+    Duplicate(Effect),
+    /// The caller's picture is out of date; nothing that it asked for was done.
+    Stale(Stale),
+    /// There is no such thing here.
+    NotFound(Missing),
+    /// No room; nothing changed. Push back at the source.
+    Full(Full),
+    /// The operation itself is wrong and will never apply; nothing changed.
+    Invalid(Invalid),
+}
+
+impl Outcome {
+    /// Whether the operation's effect is in the store, from now or from before.
+    pub fn holds(&self) -> bool {
+        matches!(self, Outcome::Applied(_) | Outcome::Duplicate(_))
+    }
+}
+
+/// What an operation brought about.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Effect {
+    /// What was asked for is so.
+    Done,
+    /// What became of each request of an `admit`, and where the cursor is.
+    Admitted(Vec<Admission>, Option<Cursor>),
+    /// The requests handed out.
+    Leased(Vec<Grant>),
+    /// The lease holds until then; what the worker should know.
+    Extended(UnixMs, Vec<Notice>),
+    /// The request's state after the operation.
+    Now(StateKind),
+    /// The seat is held with this token until then.
+    Led(Token, UnixMs),
+    /// So many parcels of an `assign` are stored, and why the next one is not.
+    Assigned(usize, Option<Box<Outcome>>),
+    /// So many records were moved or forgotten; at the limit there may be more.
+    Count(usize),
+    /// The items that the group holds, and whether this one came late.
+    Gathered {
+        /// How many items.
+        items: u64,
+        /// Whether it came after the group was sealed.
+        late: bool,
+    },
+    /// The group is sealed.
+    Closed {
+        /// How many items it was sealed with.
+        items: u64,
+        /// The request that refers to it.
+        request: RequestId,
+    },
+    /// The lane's status after the operation.
+    Lane(LaneStatus),
+}
+
+/// What became of one request of an `admit`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Admission {
+    /// It is new.
+    New {
+        /// Which generation of its id.
+        generation: u32,
+    },
+    /// Its id is live: this occurrence was added to it.
+    Attached {
+        /// The live request's state.
+        state: StateKind,
+        /// Whether the content is the same; if not, the route's lead supersedes.
+        same_content: bool,
+    },
+    /// This occurrence was admitted before.
+    Known {
+        /// How it stands.
+        state: StateKind,
+        /// What the store believes of the occurrence, while its request is live.
+        standing: Option<Standing>,
+    },
+    /// Its id ended within the route's horizon.
+    Ended(End),
+}
+
+/// A request in a worker's hand.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Grant {
+    /// Which request.
+    pub id: RequestId,
+    /// The token to answer with.
+    pub token: Token,
+    /// When the lease runs out.
+    pub until: UnixMs,
+    /// Which attempt this is, from 1.
+    pub attempt: u16,
+    /// Which generation of the id.
+    pub generation: u32,
+    /// Which content, from 0; a supersede raises it.
+    pub revision: u16,
+    /// Whether its origin calls it final.
+    pub standing: Standing,
+    /// Of no use after this time.
+    pub deadline: Option<UnixMs>,
+    /// What is asked.
+    pub payload: Payload,
+    /// The trace context that it came with.
+    pub trace: Option<Box<str>>,
+}
+
+/// What a worker at work is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
+pub enum Notice {
+    /// Its origin calls it final.
+    Finalized,
+    /// A reorg took it away; it may come back.
+    Orphaned,
+    /// A reorg brought it back.
+    Included,
+    /// The content changed: an answer to the old content will not be taken.
+    Superseded,
+}
+
+/// Why an operation came too late.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Stale {
+    /// Another lease, or none, holds the request; its state now.
+    Lease(StateKind),
+    /// The content was superseded since the lease; it goes back to be worked again.
+    Superseded,
+    /// The request is past the point where this could still change it.
+    State(StateKind),
+    /// The cursor is elsewhere; here it is.
+    Cursor(Option<Cursor>),
+    /// The caller remembers what the store does not: the store was rolled back, and
+    /// its lanes have stopped.
+    RolledBack,
+    /// Somebody else has the seat.
+    Seat {
+        /// Who.
+        holder: Option<HolderName>,
+        /// Until when.
+        until: UnixMs,
+    },
+    /// The slot is not the lane's next one.
+    Nonce {
+        /// The lane's next slot.
+        next: Nonce,
+    },
+    /// The lane takes nothing now.
+    Lane(LaneStatus),
+    /// The parcel is at another stage.
+    Parcel(ParcelStage),
+    /// A delivery is not ready to be assigned.
+    Delivery(RequestId, StateKind),
+}
+
+/// What is not here.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Missing {
+    /// No such request, live or remembered.
+    Request(RequestId),
+    /// No live request has this occurrence.
+    Occurrence(OccurrenceId),
+    /// No such lane.
+    Lane(LaneName),
+    /// Nothing is on this slot.
+    Parcel(Nonce),
+    /// The parcel has no such attempt; if it used the slot, the parcel was displaced.
+    Attempt(AttemptHash),
+}
+
+/// What has no room left.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Full {
+    /// The route's capacity.
+    Route {
+        /// Which route.
+        route: RouteName,
+        /// Its capacity.
+        capacity: u64,
+    },
+    /// The lane's window.
+    Window {
+        /// How many may be under way.
+        window: u32,
+    },
+    /// The group's items.
+    Group(GroupKey),
+    /// The parcel's attempts.
+    Attempts,
+}
+
+/// Why an operation can never apply.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, thiserror::Error)]
+pub enum Invalid {
+    /// A payload over the limit.
+    #[error("a payload of {bytes} bytes is over the limit of {max} bytes")]
+    PayloadTooLarge {
+        /// How long it is.
+        bytes: usize,
+        /// How long it may be.
+        max: usize,
+    },
+    /// A route that was never defined.
+    #[error("route {0} is not defined: define it, or correct the name")]
+    UnknownRoute(RouteName),
+    /// More of something than one operation may hold.
+    #[error("{count} {what} in one operation; at most {max}")]
+    TooMany {
+        /// Of what.
+        what: &'static str,
+        /// How many there are.
+        count: usize,
+        /// How many there may be.
+        max: usize,
+    },
+    /// A block below what re-scans may reach.
+    #[error("height {} of {} is below {}: what happened there is forgotten and may not be replayed", place.height.0, place.origin, floor.0)]
+    TooDeep {
+        /// Where.
+        place: Place,
+        /// The lowest height that may still be admitted.
+        floor: Height,
+    },
+    /// An empty list where something is needed.
+    #[error("an empty {0}")]
+    Empty(&'static str),
+    /// A parcel may carry only deliveries for its lane's destination.
+    #[error("request {0} is not for this lane's destination")]
+    OtherDestination(RequestId),
+    /// Two parts of one operation name the same thing.
+    #[error("{0} twice in one operation")]
+    Repeated(&'static str),
+    /// A lane that already serves something else.
+    #[error("lane {lane} is open for destination {destination}")]
+    LaneTaken {
+        /// Which lane.
+        lane: LaneName,
+        /// What it serves.
+        destination: Destination,
+    },
+    /// More names than the store can number.
+    #[error("more than {0} routes, lanes or origins")]
+    TooManyNames(usize),
+}

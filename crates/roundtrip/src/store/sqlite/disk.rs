@@ -1,0 +1,440 @@
+//! The state machine's rows in SQLite: statements prepared once, errors kept for the
+//! commit, deletes gathered into ranges.
+
+use rusqlite::{Connection, OptionalExtension, Row, Statement, ToSql, params};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::runs::{self, Progress, Runs};
+use crate::outbox::LaneNo;
+use crate::sender::Parcel;
+use crate::store::disk::{
+    AnswerHead, Body, ColdKey, ColdReceipt, Disk, Fixture, GroupRow, HighWater, ItemRow, Mark, ReceiptRow, RequestRow,
+};
+use crate::store::journal::Entry;
+use crate::words::{Encoding, Nonce, Payload, Seq, UnixMs};
+
+/// How many entries share a row of the journal.
+const ENTRIES_PER_ROW: usize = 256;
+/// How many blocks of cold receipts one commit works on.
+const TIDY_BLOCKS: usize = 32;
+
+type SqlResult<T> = rusqlite::Result<T>;
+
+/// One connection with the statements that every commit uses.
+pub(super) struct SqliteDisk<'c> {
+    conn: &'c Connection,
+    runs: Runs,
+    tidy: Progress,
+    failure: Option<rusqlite::Error>,
+    in_transaction: bool,
+    scratch: Vec<u8>,
+    ended: Doomed,
+    answers_ended: Doomed,
+    marks_gone: Doomed,
+    journal_trimmed: u64,
+    put_request: Statement<'c>,
+    get_body: Statement<'c>,
+    put_mark: Statement<'c>,
+    put_answer: Statement<'c>,
+    get_response: Statement<'c>,
+    put_parcel: Statement<'c>,
+    delete_parcel: Statement<'c>,
+    put_receipt: Statement<'c>,
+    append_journal: Statement<'c>,
+}
+
+/// Rows to delete with the commit, in as few statements as their numbers allow.
+struct Doomed {
+    seqs: Vec<i64>,
+    sql: &'static str,
+}
+
+impl Doomed {
+    fn new(sql: &'static str) -> Doomed {
+        Doomed { seqs: Vec::new(), sql }
+    }
+
+    fn delete(&mut self, conn: &Connection) -> SqlResult<()> {
+        if self.seqs.is_empty() {
+            return Ok(());
+        }
+        let mut delete = conn.prepare_cached(self.sql)?;
+        self.seqs.sort_unstable();
+        for range in self.seqs.chunk_by(|a, b| a + 1 == *b) {
+            delete.execute([range[0], range[range.len() - 1]])?;
+        }
+        self.seqs.clear();
+        Ok(())
+    }
+}
+
+/// SQLite's integers are signed; ours are not. The bits are kept.
+fn int(value: u64) -> i64 {
+    value.cast_signed()
+}
+
+fn uint(value: i64) -> u64 {
+    value.cast_unsigned()
+}
+
+fn damaged(what: &str, error: postcard::Error) -> rusqlite::Error {
+    let text = format!("a row of {what} cannot be read: {error}");
+    rusqlite::Error::FromSqlConversionFailure(0, rusqlite::types::Type::Blob, text.into())
+}
+
+/// Reads what `encode` wrote.
+pub(super) fn decode<T: DeserializeOwned>(what: &str, bytes: &[u8]) -> SqlResult<T> {
+    postcard::from_bytes(bytes).map_err(|error| damaged(what, error))
+}
+
+fn encode<T: Serialize>(scratch: &mut Vec<u8>, value: &T) -> SqlResult<()> {
+    let mut buffer = std::mem::take(scratch);
+    buffer.clear();
+    *scratch = postcard::to_extend(value, buffer).map_err(|error| damaged("a new record", error))?;
+    Ok(())
+}
+
+fn encoding(code: i64) -> SqlResult<Encoding> {
+    match code {
+        0 => Ok(Encoding::Raw),
+        1 => Ok(Encoding::Json),
+        2 => Ok(Encoding::Cbor),
+        3 => Ok(Encoding::Protobuf),
+        other => Err(rusqlite::Error::IntegralValueOutOfRange(0, other)),
+    }
+}
+
+/// A payload from two columns, the encoding first.
+fn payload(row: &Row<'_>, at: usize) -> SqlResult<Payload> {
+    let bytes: Vec<u8> = row.get(at + 1)?;
+    Ok(Payload { encoding: encoding(row.get(at)?)?, bytes: bytes.into() })
+}
+
+/// A row of the journal: the entries, and the numbers used up so far.
+pub(super) fn read_journal_row(bytes: &[u8]) -> SqlResult<(HighWater, Vec<Entry>)> {
+    decode("the journal", bytes)
+}
+
+fn cold_key(key: &ColdKey) -> runs::EntryKey {
+    let (kind, id) = match key {
+        ColdKey::Request(id) => (0, id.0),
+        ColdKey::Occurrence(id) => (1, id.0),
+    };
+    let mut out = [kind; 33];
+    out[1..].copy_from_slice(&id);
+    out
+}
+
+impl<'c> SqliteDisk<'c> {
+    pub(super) fn new(conn: &'c Connection) -> SqlResult<SqliteDisk<'c>> {
+        Ok(SqliteDisk {
+            conn,
+            runs: Runs::open(conn)?,
+            tidy: Progress::More,
+            failure: None,
+            in_transaction: false,
+            scratch: Vec::new(),
+            ended: Doomed::new("DELETE FROM request WHERE seq BETWEEN ?1 AND ?2"),
+            answers_ended: Doomed::new("DELETE FROM answer WHERE seq BETWEEN ?1 AND ?2"),
+            marks_gone: Doomed::new("DELETE FROM mark WHERE seq BETWEEN ?1 AND ?2"),
+            journal_trimmed: 0,
+            put_request: conn.prepare(
+                "INSERT OR REPLACE INTO request (seq, id, route, at, head, encoding, trace, body)
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
+            )?,
+            get_body: conn.prepare("SELECT encoding, body, trace FROM request WHERE seq = ?1")?,
+            put_mark: conn.prepare("INSERT OR REPLACE INTO mark (seq, row) VALUES (?1, ?2)")?,
+            put_answer: conn
+                .prepare("INSERT OR REPLACE INTO answer (seq, head, encoding, response) VALUES (?1, ?2, ?3, ?4)")?,
+            get_response: conn.prepare("SELECT encoding, response FROM answer WHERE seq = ?1")?,
+            put_parcel: conn.prepare("INSERT OR REPLACE INTO parcel (lane, nonce, row) VALUES (?1, ?2, ?3)")?,
+            delete_parcel: conn.prepare("DELETE FROM parcel WHERE lane = ?1 AND nonce = ?2")?,
+            put_receipt: conn.prepare("INSERT OR REPLACE INTO receipt (no, row) VALUES (?1, ?2)")?,
+            append_journal: conn.prepare("INSERT OR REPLACE INTO journal (position, entries) VALUES (?1, ?2)")?,
+        })
+    }
+
+    /// Makes everything since the last commit durable, or tells why nothing of it is.
+    ///
+    /// After a failure neither this disk nor the machine on it may be used again.
+    pub(super) fn commit(&mut self) -> SqlResult<()> {
+        self.write(|disk| {
+            disk.ended.delete(disk.conn)?;
+            disk.answers_ended.delete(disk.conn)?;
+            disk.marks_gone.delete(disk.conn)
+        });
+        if let Some(failure) = self.failure.take() {
+            return Err(failure);
+        }
+        if std::mem::take(&mut self.in_transaction) {
+            self.conn.prepare_cached("COMMIT")?.execute([])?;
+        }
+        Ok(())
+    }
+
+    /// Whether there is anything to commit.
+    pub(super) fn is_dirty(&self) -> bool {
+        self.in_transaction || self.failure.is_some() || !self.ended.seqs.is_empty()
+    }
+
+    /// Does something inside the transaction, unless something has failed before.
+    fn write(&mut self, with: impl FnOnce(&mut Self) -> SqlResult<()>) {
+        if self.failure.is_some() {
+            return;
+        }
+        let mut begun = Ok(0);
+        if !self.in_transaction {
+            begun = self.conn.prepare_cached("BEGIN IMMEDIATE").and_then(|mut begin| begin.execute([]));
+        }
+        match begun.and_then(|_| {
+            self.in_transaction = true;
+            with(self)
+        }) {
+            Ok(()) => {}
+            Err(failure) => self.failure = Some(failure),
+        }
+    }
+
+    /// Reads something; nothing, if that or anything before has failed.
+    fn look<T: Default>(&mut self, with: impl FnOnce(&mut Self) -> SqlResult<T>) -> T {
+        if self.failure.is_some() {
+            return T::default();
+        }
+        with(self).unwrap_or_else(|failure| {
+            self.failure = Some(failure);
+            T::default()
+        })
+    }
+
+    /// What a read stumbled over, if it did.
+    pub(super) fn take_failure(&mut self) -> Option<rusqlite::Error> {
+        self.failure.take()
+    }
+
+    fn execute(&mut self, sql: &str, params: &[&dyn ToSql]) {
+        self.write(|disk| disk.conn.prepare_cached(sql)?.execute(params).map(drop));
+    }
+}
+
+impl Disk for SqliteDisk<'_> {
+    fn put_request(&mut self, row: &RequestRow, body: &Body) {
+        self.write(|disk| {
+            encode(&mut disk.scratch, &row.head)?;
+            let (seq, route, at) = (int(row.seq.0), row.route.0, int(row.admitted_at.0));
+            let (encoding, bytes) = (body.payload.encoding as u8, &body.payload.bytes[..]);
+            let row = params![seq, row.id.0, route, at, disk.scratch, encoding, body.trace.as_deref(), bytes];
+            disk.put_request.execute(row).map(drop)
+        });
+    }
+
+    fn delete_request(&mut self, seq: Seq) {
+        self.ended.seqs.push(int(seq.0));
+    }
+
+    fn body(&mut self, seq: Seq) -> Body {
+        self.look(|disk| {
+            disk.get_body.query_row([int(seq.0)], |row| {
+                let trace: Option<String> = row.get(2)?;
+                Ok(Body { payload: payload(row, 0)?, trace: trace.map(String::into_boxed_str) })
+            })
+        })
+    }
+
+    fn put_mark(&mut self, seq: Seq, mark: &Mark) {
+        self.write(|disk| {
+            encode(&mut disk.scratch, mark)?;
+            disk.put_mark.execute(params![int(seq.0), disk.scratch]).map(drop)
+        });
+    }
+
+    fn delete_mark(&mut self, seq: Seq) {
+        self.marks_gone.seqs.push(int(seq.0));
+    }
+
+    fn put_answer(&mut self, seq: Seq, head: &AnswerHead, response: &Payload) {
+        self.write(|disk| {
+            encode(&mut disk.scratch, head)?;
+            let (encoding, bytes) = (response.encoding as u8, &response.bytes[..]);
+            disk.put_answer.execute(params![int(seq.0), disk.scratch, encoding, bytes]).map(drop)
+        });
+    }
+
+    fn delete_answer(&mut self, seq: Seq) {
+        self.answers_ended.seqs.push(int(seq.0));
+    }
+
+    fn void_answer(&mut self, seq: Seq) {
+        self.execute("DELETE FROM answer WHERE seq = ?1", &[&int(seq.0)]);
+    }
+
+    fn response(&mut self, seq: Seq) -> Payload {
+        self.look(|disk| disk.get_response.query_row([int(seq.0)], |row| payload(row, 0)))
+    }
+
+    fn put_parcel(&mut self, lane: LaneNo, nonce: Nonce, parcel: &Parcel) {
+        self.write(|disk| {
+            encode(&mut disk.scratch, parcel)?;
+            disk.put_parcel.execute(params![lane.0, int(nonce.0), disk.scratch]).map(drop)
+        });
+    }
+
+    fn delete_parcel(&mut self, lane: LaneNo, nonce: Nonce) {
+        self.write(|disk| disk.delete_parcel.execute(params![lane.0, int(nonce.0)]).map(drop));
+    }
+
+    fn put_fixture(&mut self, fixture: &Fixture) {
+        self.write(|disk| {
+            encode(&mut disk.scratch, fixture)?;
+            let (kind, name) = fixture.key();
+            let sql = "INSERT OR REPLACE INTO fixture (kind, name, row) VALUES (?1, ?2, ?3)";
+            disk.conn.prepare_cached(sql)?.execute(params![kind, name, disk.scratch]).map(drop)
+        });
+    }
+
+    fn put_group(&mut self, no: u64, row: &GroupRow) {
+        self.write(|disk| {
+            encode(&mut disk.scratch, row)?;
+            let sql = "INSERT OR REPLACE INTO groups (no, row) VALUES (?1, ?2)";
+            disk.conn.prepare_cached(sql)?.execute(params![int(no), disk.scratch]).map(drop)
+        });
+    }
+
+    fn delete_group(&mut self, no: u64) {
+        self.execute("DELETE FROM groups WHERE no = ?1", &[&int(no)]);
+    }
+
+    fn put_item(&mut self, no: u64, row: &ItemRow, payload: &Payload) {
+        self.write(|disk| {
+            let sql = "INSERT INTO item (no, groups, id, late, encoding, payload) VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
+            let (group, encoding, bytes) = (int(row.group), payload.encoding as u8, &payload.bytes[..]);
+            let row = params![int(no), group, row.id.0, row.late, encoding, bytes];
+            disk.conn.prepare_cached(sql)?.execute(row).map(drop)
+        });
+    }
+
+    fn delete_item(&mut self, no: u64) {
+        self.execute("DELETE FROM item WHERE no = ?1", &[&int(no)]);
+    }
+
+    fn item_payload(&mut self, no: u64) -> Payload {
+        self.look(|disk| {
+            let mut select = disk.conn.prepare_cached("SELECT encoding, payload FROM item WHERE no = ?1")?;
+            select.query_row([int(no)], |row| payload(row, 0))
+        })
+    }
+
+    fn put_receipt(&mut self, no: u64, row: &ReceiptRow) {
+        self.write(|disk| {
+            encode(&mut disk.scratch, row)?;
+            disk.put_receipt.execute(params![int(no), disk.scratch]).map(drop)
+        });
+    }
+
+    fn delete_receipts_below(&mut self, no: u64) {
+        self.execute("DELETE FROM receipt WHERE no < ?1", &[&int(no)]);
+    }
+
+    fn spill(&mut self, cold: Vec<(ColdKey, ColdReceipt)>) {
+        self.write(|disk| {
+            let entry = |(key, receipt): (ColdKey, ColdReceipt)| {
+                let value = postcard::to_stdvec(&receipt).map_err(|error| damaged("a receipt", error))?;
+                Ok(runs::Entry { key: cold_key(&key), value, until: receipt.until().0 })
+            };
+            let entries = cold.into_iter().map(entry).collect::<SqlResult<Vec<_>>>()?;
+            disk.tidy = Progress::More;
+            disk.runs.spill(disk.conn, entries)
+        });
+    }
+
+    fn cold(&mut self, key: &ColdKey) -> Option<ColdReceipt> {
+        self.look(|disk| {
+            let found = disk.runs.find(disk.conn, &cold_key(key))?;
+            found.map(|entry| decode("a receipt", &entry.value)).transpose()
+        })
+    }
+
+    fn wants_tidying(&self) -> bool {
+        self.tidy == Progress::More
+    }
+
+    fn tidy_cold(&mut self, now: UnixMs, keep: &dyn Fn(&ColdReceipt) -> bool) {
+        self.write(|disk| {
+            // What cannot be read is kept: `find` will say so when it is asked for.
+            let keep = |entry: &runs::Entry| decode("a receipt", &entry.value).map_or(true, |cold| keep(&cold));
+            disk.tidy = disk.runs.step(disk.conn, TIDY_BLOCKS, now.0, &keep)?;
+            Ok(())
+        });
+    }
+
+    fn append_journal(&mut self, entries: &[Entry], high_water: &HighWater) {
+        self.write(|disk| {
+            if entries.is_empty() {
+                // Keeps the numbers; the commit with the next entry replaces the row.
+                encode(&mut disk.scratch, &(high_water, entries))?;
+                return disk.append_journal.execute(params![int(high_water.entry), disk.scratch]).map(drop);
+            }
+            for row in entries.chunks(ENTRIES_PER_ROW) {
+                encode(&mut disk.scratch, &(high_water, row))?;
+                disk.append_journal.execute(params![int(row[0].position), disk.scratch])?;
+            }
+            Ok(())
+        });
+    }
+
+    fn trim_journal(&mut self, floor: u64) {
+        // The row that holds the floor may begin before it.
+        let floor = floor.saturating_sub(ENTRIES_PER_ROW as u64);
+        if floor >= self.journal_trimmed + ENTRIES_PER_ROW as u64 {
+            self.journal_trimmed = floor;
+            self.execute("DELETE FROM journal WHERE position < ?1", &[&int(floor)]);
+        }
+    }
+
+    fn journal(&mut self, from: u64, limit: usize) -> Vec<Entry> {
+        self.look(|disk| {
+            let first = "SELECT max(position) FROM journal WHERE position <= ?1";
+            let first: Option<i64> = disk.conn.prepare_cached(first)?.query_row([int(from)], |row| row.get(0))?;
+            let rows = "SELECT entries FROM journal WHERE position >= ?1 ORDER BY position";
+            let mut select = disk.conn.prepare_cached(rows)?;
+            let mut rows = select.query([first.unwrap_or(int(from))])?;
+            let mut entries = Vec::new();
+            while entries.len() < limit
+                && let Some(row) = rows.next()?
+            {
+                let (_, read) = read_journal_row(row.get_ref(0)?.as_blob()?)?;
+                entries.extend(read.into_iter().filter(|entry| entry.position >= from).take(limit - entries.len()));
+            }
+            Ok(entries)
+        })
+    }
+}
+
+/// One number of the `meta` table.
+pub(super) fn meta(conn: &Connection, key: &str) -> SqlResult<Option<u64>> {
+    let mut select = conn.prepare_cached("SELECT value FROM meta WHERE key = ?1")?;
+    select.query_row([key], |row| row.get(0)).optional().map(|value| value.map(uint))
+}
+
+pub(super) fn put_meta(conn: &Connection, key: &str, value: u64) -> SqlResult<()> {
+    let mut put = conn.prepare_cached("INSERT OR REPLACE INTO meta (key, value) VALUES (?1, ?2)")?;
+    put.execute(params![key, int(value)]).map(drop)
+}
+
+/// Every row of a query, decoded and passed on.
+pub(super) fn each_row(conn: &Connection, sql: &str, mut each: impl FnMut(&Row<'_>) -> SqlResult<()>) -> SqlResult<()> {
+    let mut select = conn.prepare(sql)?;
+    let mut rows = select.query([])?;
+    while let Some(row) = rows.next()? {
+        each(row)?;
+    }
+    Ok(())
+}
+
+pub(super) fn seq(row: &Row<'_>) -> SqlResult<Seq> {
+    row.get(0).map(uint).map(Seq)
+}
+
+pub(super) fn number(row: &Row<'_>, at: usize) -> SqlResult<u64> {
+    row.get(at).map(uint)
+}
