@@ -21,12 +21,12 @@ mod weight {
 }
 
 const SCHEMA: &str = "
-    PRAGMA page_size = 4096; PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL;
+    PRAGMA page_size = 8192; PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL;
     PRAGMA wal_autocheckpoint = 4096; PRAGMA cache_size = -16384;
     CREATE TABLE request (seq INTEGER PRIMARY KEY, id BLOB, route INTEGER, at INTEGER, head BLOB, encoding INTEGER, trace TEXT, body BLOB) STRICT;
     CREATE TABLE mark (seq INTEGER PRIMARY KEY, row BLOB) STRICT;
     CREATE TABLE answer (seq INTEGER PRIMARY KEY, head BLOB, encoding INTEGER, response BLOB) STRICT;
-    CREATE TABLE parcel (lane INTEGER, nonce INTEGER, row BLOB, PRIMARY KEY (lane, nonce)) STRICT, WITHOUT ROWID;
+    CREATE TABLE parcel (no INTEGER PRIMARY KEY, lane INTEGER, nonce INTEGER, row BLOB) STRICT;
     CREATE TABLE receipt (no INTEGER PRIMARY KEY, row BLOB) STRICT;
     CREATE TABLE journal (position INTEGER PRIMARY KEY, entries BLOB) STRICT;
     CREATE TABLE lane (no INTEGER PRIMARY KEY, next INTEGER) STRICT;";
@@ -42,8 +42,8 @@ pub(crate) fn replay(commits: &[Commit]) -> Result<f64, Box<dyn std::error::Erro
     let mut delete_marks = conn.prepare("DELETE FROM mark WHERE seq BETWEEN ?1 AND ?2")?;
     let mut put_answer = conn.prepare("INSERT INTO answer VALUES (?1, ?2, ?3, ?4)")?;
     let mut get_response = conn.prepare("SELECT encoding, response FROM answer WHERE seq = ?1")?;
-    let mut put_parcel = conn.prepare("INSERT INTO parcel VALUES (?1, ?2, ?3)")?;
-    let mut delete_parcel = conn.prepare("DELETE FROM parcel WHERE lane = ?1 AND nonce = ?2")?;
+    let mut put_parcel = conn.prepare("INSERT INTO parcel VALUES (?1, ?2, ?3, ?4)")?;
+    let mut delete_parcels = conn.prepare("DELETE FROM parcel WHERE no BETWEEN ?1 AND ?2")?;
     let mut delete_requests = conn.prepare("DELETE FROM request WHERE seq BETWEEN ?1 AND ?2")?;
     let mut delete_answers = conn.prepare("DELETE FROM answer WHERE seq BETWEEN ?1 AND ?2")?;
     let mut put_receipt = conn.prepare("INSERT INTO receipt VALUES (?1, ?2)")?;
@@ -87,18 +87,18 @@ pub(crate) fn replay(commits: &[Commit]) -> Result<f64, Box<dyn std::error::Erro
         }
         for seq in answered.drain(..answered.len().min(commit.assigned as usize)) {
             let parcel = vec![5_u8; weight::PARCEL + PAYLOAD_BYTES];
-            put_parcel.execute(params![0, seq, parcel])?;
+            put_parcel.execute(params![seq, 0, seq, parcel])?;
             sent.push_back(seq);
         }
         let ended: Vec<i64> = sent.drain(..sent.len().min(commit.settled as usize)).collect();
-        for seq in &ended {
-            delete_parcel.execute([0, *seq])?;
+        for _ in &ended {
             done += 1;
             put_receipt.execute(params![done, [3_u8; weight::RECEIPT]])?;
         }
         for range in ended.chunk_by(|a, b| a + 1 == *b) {
             delete_requests.execute([range[0], range[range.len() - 1]])?;
             delete_answers.execute([range[0], range[range.len() - 1]])?;
+            delete_parcels.execute([range[0], range[range.len() - 1]])?;
         }
         let entries = commit.admitted + commit.leased + commit.answered + commit.assigned + commit.settled;
         put_journal.execute(params![position, vec![4_u8; entries as usize * weight::ENTRY]])?;

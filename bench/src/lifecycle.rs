@@ -1,8 +1,8 @@
 //! Full lifecycles through the store: admit, lease, answer, assign, settle, with
 //! 512-byte payloads, every hand-over durable.
 //!
-//! One admitter keeps so many requests in flight; two workers and a sender on each of
-//! four lanes take what there is, as the stations of a real deployment do.
+//! One admitter keeps so many requests in flight; two workers and a sender with four
+//! lanes take what there is, as the stations of a real deployment do.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,9 +22,9 @@ use roundtrip::words::{
     AttemptHash, ClaimId, Destination, Height, HolderName, LaneName, Nonce, OccurrenceId, Payload, Position, RequestId,
     RouteName, Token, WorkerName,
 };
-use tokio::sync::Semaphore;
+use tokio::sync::{Notify, Semaphore};
 
-use crate::report::{Report, median};
+use crate::report::{Report, cpu_seconds, median};
 use crate::trace::{Commit, Traced};
 use crate::{Scale, floor};
 
@@ -35,7 +35,7 @@ const LANES: usize = 4;
 /// Workers that share the work.
 const WORKERS: usize = 2;
 /// How many a worker takes, and a sender sends, at a time.
-const HANDFUL: usize = 128;
+const HANDFUL: usize = 512;
 
 type Failure = Box<dyn std::error::Error>;
 
@@ -90,6 +90,7 @@ struct Flow<S> {
     next: AtomicU64,
     settled: AtomicU64,
     stop_at: u64,
+    done: Notify,
 }
 
 /// Runs lifecycles until `count` are settled; answers how many a second.
@@ -106,6 +107,7 @@ pub(crate) async fn run<S: Store + Clone>(
         next: AtomicU64::new(first),
         settled: AtomicU64::new(0),
         stop_at: count,
+        done: Notify::new(),
     });
     let started = Instant::now();
     let mut stations = tokio::task::JoinSet::new();
@@ -113,14 +115,10 @@ pub(crate) async fn run<S: Store + Clone>(
     for n in 0..WORKERS.min(in_flight) {
         stations.spawn(work_all(flow.clone(), n));
     }
-    for (lane, owner) in lanes.iter().take(in_flight) {
-        stations.spawn(send_all(flow.clone(), lane.clone(), *owner));
-    }
-    while flow.settled.load(Ordering::Relaxed) < count {
-        match stations.join_next().await {
-            Some(ended) => ended??,
-            None => break,
-        }
+    stations.spawn(send_all(flow.clone(), lanes.to_vec()));
+    tokio::select! {
+        () = flow.done.notified() => {}
+        Some(ended) = stations.join_next() => ended??,
     }
     let rate = flow.settled.load(Ordering::Relaxed) as f64 / started.elapsed().as_secs_f64();
     stations.shutdown().await;
@@ -168,47 +166,63 @@ async fn work_all<S: Store>(flow: Arc<Flow<S>>, n: usize) -> Station {
     Ok(())
 }
 
-async fn send_all<S: Store>(flow: Arc<Flow<S>>, lane: LaneName, owner: Token) -> Station {
+/// One sender for all lanes: it shares out what is ready, and settles one handful while
+/// it assigns the next.
+async fn send_all<S: Store + Clone>(flow: Arc<Flow<S>>, lanes: Vec<(LaneName, Token)>) -> Station {
     let mut ready_hint = flow.store.changes(Topic::Outbox(destination()));
-    let mut next = flow.store.lane(lane.clone()).await?.map_or(Nonce(0), |view| view.next);
+    let mut next = Vec::new();
+    for (lane, _) in &lanes {
+        next.push(flow.store.lane(lane.clone()).await?.map_or(Nonce(0), |view| view.next));
+    }
+    let mut settling = tokio::task::JoinSet::new();
     while ready_hint.changed().await {
         loop {
             let ready = flow.store.ready(destination(), HANDFUL).await?;
             if ready.is_empty() {
                 break;
             }
-            let assigned = send(&flow, &lane, owner, next, ready).await?;
-            next = next.plus(assigned);
-            let settled = flow.settled.fetch_add(assigned, Ordering::Relaxed) + assigned;
-            if settled >= flow.stop_at {
-                return Ok(());
+            let share = ready.len().div_ceil(lanes.len());
+            let mut assigns = Vec::new();
+            let mut settles = Vec::new();
+            for (ready, ((lane, owner), next)) in ready.chunks(share).zip(lanes.iter().zip(&mut next)) {
+                let (assign, ends) = send(lane, *owner, *next, ready);
+                *next = next.plus(ends.len() as u64);
+                assigns.push(assign);
+                settles.extend(ends);
             }
-            flow.room.add_permits(usize::try_from(assigned).unwrap_or(0));
+            if flow.store.apply(assigns).await?.iter().any(|outcome| !outcome.holds()) {
+                return Err(StoreError::Damaged("an assign was refused".into()));
+            }
+            settling.spawn(settle_all(flow.clone(), settles));
+            while let Some(done) = settling.try_join_next() {
+                done.map_err(|_panicked| StoreError::Closed)??;
+            }
         }
     }
     Ok(())
 }
 
-/// Sends what it can of this on the lane, and settles it; answers how many that were.
-async fn send<S: Store>(
-    flow: &Flow<S>,
-    lane: &LaneName,
-    owner: Token,
-    first: Nonce,
-    ready: Vec<ReadyDelivery>,
-) -> Result<u64, StoreError> {
+async fn settle_all<S: Store>(flow: Arc<Flow<S>>, settles: Vec<Op>) -> Station {
+    let count = settles.len();
+    flow.store.apply(settles).await?;
+    flow.settled.fetch_add(count as u64, Ordering::Relaxed);
+    if flow.settled.load(Ordering::Relaxed) >= flow.stop_at {
+        flow.done.notify_one();
+    }
+    flow.room.add_permits(count);
+    Ok(())
+}
+
+/// The operations that put these deliveries on a lane, and that settle them there.
+fn send(lane: &LaneName, owner: Token, first: Nonce, ready: &[ReadyDelivery]) -> (Op, Vec<Op>) {
     let hash = |delivery: &ReadyDelivery| AttemptHash(delivery.id.0);
-    let hashes: Vec<_> = ready.iter().map(hash).collect();
-    let parcel = |delivery: ReadyDelivery| {
-        let attempt = SignedAttempt { hash: hash(&delivery), kind: AttemptKind::Carry, bytes: delivery.response.bytes };
+    let parcel = |delivery: &ReadyDelivery| {
+        let bytes = delivery.response.bytes.clone();
+        let attempt = SignedAttempt { hash: hash(delivery), kind: AttemptKind::Carry, bytes };
         NewParcel { deliveries: vec![delivery.id], attempt }
     };
-    let parcels = ready.into_iter().map(parcel).collect();
-    let assign = Op::Assign(Assign { lane: lane.clone(), owner, first, parcels });
-    // Another lane may have taken the first of them meanwhile: then none are ours.
-    let Outcome::Applied(Effect::Assigned(assigned, _)) = flow.store.apply_one(assign).await? else { return Ok(0) };
-    let settle = |(n, attempt): (usize, &AttemptHash)| {
-        let block = Block { attempt: *attempt, at: Position { height: Height(1), hash: [0; 32] } };
+    let settle = |(n, delivery): (usize, &ReadyDelivery)| {
+        let block = Block { attempt: hash(delivery), at: Position { height: Height(1), hash: [0; 32] } };
         Op::Settle(Settle {
             lane: lane.clone(),
             owner,
@@ -217,9 +231,9 @@ async fn send<S: Store>(
             sight: Sight::Final(block, Judgement::Done),
         })
     };
-    let settles = hashes.iter().take(assigned).enumerate().map(settle).collect();
-    flow.store.apply(settles).await?;
-    Ok(assigned as u64)
+    let parcels = ready.iter().map(parcel).collect();
+    let assign = Op::Assign(Assign { lane: lane.clone(), owner, first, parcels });
+    (assign, ready.iter().enumerate().map(settle).collect())
 }
 
 fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
@@ -248,11 +262,19 @@ pub(crate) fn beside_floor(report: &mut Report, in_flight: usize, scale: Scale) 
     let count = (scale.lifecycles * in_flight.min(64)) as u64;
     let (mut ours, mut floors) = (Vec::new(), Vec::new());
     for _ in 0..scale.rounds {
+        let before = cpu_seconds();
         let (rate, commits) = measure(in_flight, count)?;
+        let cpu_us = (cpu_seconds() - before) * 1e6 / count as f64;
         let batch = count as f64 / commits.len() as f64;
-        eprintln!("  {in_flight} in flight: {rate:.0}/s in {} commits of {batch:.1} lifecycles", commits.len());
+        eprintln!(
+            "  {in_flight} in flight: {rate:.0}/s, {cpu_us:.1} us of processor time each, {} commits of {batch:.1}",
+            commits.len()
+        );
         ours.push(rate);
+        let before = cpu_seconds();
         floors.push(floor::replay(&commits)?);
+        let cpu_us = (cpu_seconds() - before) * 1e6 / count as f64;
+        eprintln!("  floor: {cpu_us:.1} us");
     }
     let bench = format!("lifecycle, {in_flight} in flight");
     report.speed(bench, median(ours), "hand-written loop".into(), median(floors), "lifecycles/s");

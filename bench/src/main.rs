@@ -30,10 +30,14 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         Scale { lifecycles: 2_000, backlog: 1_000_000, rounds: 3 }
     };
     let mut report = Report::default();
-    for in_flight in [1, 128, 1024] {
+    let only = std::env::args().find_map(|arg| arg.strip_prefix("--only=").map(str::to_owned));
+    let wanted = |name: &str| only.as_ref().is_none_or(|only| only == name);
+    for in_flight in [1, 128, 1024].into_iter().filter(|n| wanted(&n.to_string())) {
         lifecycle::beside_floor(&mut report, in_flight, scale)?;
     }
-    backlog::flatness(&mut report, scale)?;
+    if wanted("backlog") {
+        backlog::flatness(&mut report, scale)?;
+    }
     report.write("bench/results/latest.json")?;
     report.print();
     Ok(())

@@ -49,8 +49,8 @@ pub(crate) struct Receipt {
     pub(crate) kept_until: UnixMs,
     /// Where its timeline ends in the journal.
     pub(crate) last_entry: u64,
-    /// The occurrences that it stands for; none after a withdrawal, which must not
-    /// block the event if it comes back.
+    /// The occurrences that it stands for; none after its origin withdrew it, which must
+    /// not block the event if it comes back.
     pub(crate) occurrences: Vec<(OccurrenceId, OriginMark)>,
 }
 

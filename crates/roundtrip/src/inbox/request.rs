@@ -218,10 +218,11 @@ pub(crate) enum Setback {
 }
 
 impl Request {
-    /// The best standing of its occurrences.
+    /// The best standing of the occurrences that show its content; one that shows
+    /// superseded content, however final, does not speak for what is there now.
     pub(crate) fn standing(&self) -> Standing {
-        let all = self.occurrences.as_slice().iter();
-        all.map(|occurrence| occurrence.standing).max().unwrap_or(Standing::Orphaned)
+        let current = self.occurrences.as_slice().iter().filter(|occurrence| occurrence.revision == self.revision);
+        current.map(|occurrence| occurrence.standing).max().unwrap_or(Standing::Orphaned)
     }
 
     /// Opens or shuts the gates after its standing, its due time or the time itself

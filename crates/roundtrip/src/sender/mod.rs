@@ -203,12 +203,9 @@ pub(crate) struct Lane {
 }
 
 impl Lane {
-    /// Whether it takes new parcels now; a quarantine ends by itself.
-    pub(crate) fn takes_parcels(&mut self, now: UnixMs) -> bool {
-        if matches!(self.status, LaneStatus::Quarantined { until } if until <= now) {
-            self.status = LaneStatus::Active;
-        }
-        self.status == LaneStatus::Active
+    /// Whether its quarantine is over; it ends by itself.
+    pub(crate) fn quarantine_is_over(&self, now: UnixMs) -> bool {
+        matches!(self.status, LaneStatus::Quarantined { until } if until <= now)
     }
 }
 

@@ -81,30 +81,58 @@ async fn commit_all<S: Store>(store: Arc<S>, mut waiting: mpsc::Receiver<Call>, 
                 None => return,
             },
         };
-        let mut answers = vec![(first.ops.len(), first.answer)];
-        let (mut batch, mut bytes) = (first.ops, first.bytes);
-        while let Ok(call) = waiting.try_recv() {
-            if batch.len() + call.ops.len() > limits.ops || bytes + call.bytes > limits.bytes {
+        let mut commit = Commit::default();
+        let mut quick = Commit::default();
+        let mut next = Some(first);
+        while let Some(call) = next.take() {
+            // What a crash may forget need not wait for the disk: it goes first, alone.
+            let forgettable = call.ops.iter().all(Op::may_be_forgotten);
+            let into = if forgettable { &mut quick } else { &mut commit };
+            if into.is_full_for(&call, limits) {
                 held_back = Some(call);
                 break;
             }
-            bytes += call.bytes;
-            answers.push((call.ops.len(), call.answer));
-            batch.extend(call.ops);
+            into.push(call);
+            next = waiting.try_recv().ok();
         }
-        match store.apply(batch).await {
-            Ok(outcomes) => {
-                let mut outcomes = outcomes.into_iter();
-                for (count, answer) in answers {
-                    // A caller that went away has given up its answer; the commit stands.
-                    let _gone = answer.send(Ok(outcomes.by_ref().take(count).collect()));
-                }
-            }
-            Err(error) => {
-                for (_, answer) in answers {
-                    let _gone = answer.send(Err(error.clone()));
-                }
-            }
+        quick.run(&*store).await;
+        commit.run(&*store).await;
+    }
+}
+
+/// The calls that go into one commit.
+#[derive(Default)]
+struct Commit {
+    ops: Vec<Op>,
+    bytes: usize,
+    answers: Vec<(usize, oneshot::Sender<Result<Vec<Outcome>, StoreError>>)>,
+}
+
+impl Commit {
+    fn is_full_for(&self, call: &Call, limits: BatchLimits) -> bool {
+        let over = self.ops.len() + call.ops.len() > limits.ops || self.bytes + call.bytes > limits.bytes;
+        over && !self.answers.is_empty()
+    }
+
+    fn push(&mut self, call: Call) {
+        self.answers.push((call.ops.len(), call.answer));
+        self.bytes += call.bytes;
+        self.ops.extend(call.ops);
+    }
+
+    /// Applies the calls and answers each of them.
+    async fn run<S: Store>(self, store: &S) {
+        if self.answers.is_empty() {
+            return;
+        }
+        let mut outcomes = store.apply(self.ops).await.map(Vec::into_iter);
+        for (count, answer) in self.answers {
+            let own = match &mut outcomes {
+                Ok(outcomes) => Ok(outcomes.by_ref().take(count).collect()),
+                Err(error) => Err(error.clone()),
+            };
+            // A caller that went away has given up its answer; the commit stands.
+            let _gone = answer.send(own);
         }
     }
 }

@@ -165,6 +165,8 @@ pub(crate) struct ItemRow {
 /// What keeps the machine's rows.
 pub(crate) trait Disk {
     fn put_request(&mut self, row: &RequestRow, body: &Body);
+    /// The request goes on with other content.
+    fn replace_request(&mut self, row: &RequestRow, body: &Body);
     fn delete_request(&mut self, seq: Seq);
     fn body(&mut self, seq: Seq) -> Body;
     fn put_mark(&mut self, seq: Seq, mark: &Mark);
@@ -255,6 +257,10 @@ impl RamDisk {
 impl Disk for RamDisk {
     fn put_request(&mut self, row: &RequestRow, body: &Body) {
         self.requests.insert(row.seq, (row.clone(), body.clone()));
+    }
+
+    fn replace_request(&mut self, row: &RequestRow, body: &Body) {
+        self.put_request(row, body);
     }
 
     fn delete_request(&mut self, seq: Seq) {

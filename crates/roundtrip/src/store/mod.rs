@@ -192,11 +192,14 @@ pub struct Options {
     pub journal_entries: u64,
     /// How many receipts are moved to sorted runs at a time; twice as many are in memory at most.
     pub spill_receipts: usize,
+    /// How long a lease may stay unwritten if nothing else is to be committed; a crash
+    /// before that hands the request out again.
+    pub lease_write_ms: u64,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Options { journal_entries: 1 << 20, spill_receipts: 1 << 14 }
+        Options { journal_entries: 1 << 20, spill_receipts: 1 << 14, lease_write_ms: 20 }
     }
 }
 

@@ -139,7 +139,7 @@ impl Machine {
         let mut new_by_route: Vec<(RouteNo, u64)> = Vec::new();
         for request in requests {
             let no = self.route_no(&request.route)?;
-            if !tight(no) || !counted.insert(request.id) || self.would_attach(disk, request) {
+            if !tight(no) || !counted.insert(request.id) || self.takes_no_room(disk, request) {
                 continue;
             }
             match new_by_route.iter_mut().find(|(route, _)| *route == no) {
@@ -157,8 +157,12 @@ impl Machine {
         Ok(())
     }
 
-    fn would_attach<D: Disk>(&self, disk: &mut D, request: &NewRequest) -> bool {
-        self.find_request(&request.id).is_some() || self.known_before(disk, request).is_some()
+    /// Whether a request takes up no room: it is here, was here, or its id is blocked.
+    fn takes_no_room<D: Disk>(&self, disk: &mut D, request: &NewRequest) -> bool {
+        let blocked = |found| matches!(found, ColdReceipt::Ended { blocks_until, .. } if blocks_until > self.now);
+        self.find_request(&request.id).is_some()
+            || self.known_before(disk, request).is_some()
+            || self.receipt_of(disk, &request.id).is_some_and(blocked)
     }
 
     /// What was known of a request before: its occurrence, or its id within the horizon.

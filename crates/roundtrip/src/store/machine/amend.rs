@@ -5,8 +5,8 @@ use super::{Machine, Slot};
 use crate::inbox::{End, Occurrence, Standing, State, StateKind};
 use crate::store::disk::{Body, Disk, RequestHead, RequestRow};
 use crate::store::journal::Event;
-use crate::store::op::{Amend, Amendment, Effect, Missing, Notice, Outcome, Seat, Stale};
-use crate::words::{Height, OccurrenceId, Payload, Place, RequestId, Token};
+use crate::store::op::{Amend, Amendment, Effect, Invalid, Missing, Notice, Outcome, Seat, Stale};
+use crate::words::{Height, OCCURRENCES_MAX, OccurrenceId, Payload, Place, RequestId, Token};
 
 impl Machine {
     pub(super) fn amend<D: Disk>(&mut self, disk: &mut D, op: Amend) -> Result<Outcome, Outcome> {
@@ -29,11 +29,11 @@ impl Machine {
             }
             Amendment::Supersede { id, occurrence, place, payload } => {
                 super::admit::check_payload(&payload)?;
-                let slot = self.live_for_lead(op.lead, &id)?;
+                let slot = self.live_for_lead(disk, op.lead, &id)?;
                 self.supersede(disk, slot, occurrence, place, payload)
             }
             Amendment::Elsewhere { id } => {
-                let slot = self.live_for_lead(op.lead, &id)?;
+                let slot = self.live_for_lead(disk, op.lead, &id)?;
                 self.not_yet_assigned(slot)?;
                 self.end(disk, slot, End::Elsewhere);
                 Ok(Outcome::Applied(Effect::Now(StateKind::Elsewhere)))
@@ -48,8 +48,8 @@ impl Machine {
         Ok(slot)
     }
 
-    fn live_for_lead(&mut self, lead: Token, id: &RequestId) -> Result<Slot, Outcome> {
-        let slot = self.find_request(id).ok_or(Outcome::NotFound(Missing::Request(*id)))?;
+    fn live_for_lead<D: Disk>(&mut self, disk: &mut D, lead: Token, id: &RequestId) -> Result<Slot, Outcome> {
+        let slot = self.live(disk, id, Stale::State)?;
         self.check_lead(lead, slot)?;
         Ok(slot)
     }
@@ -145,6 +145,8 @@ impl Machine {
         let last = self.requests.get(slot).occurrences.as_slice().len() == 1;
         if last {
             self.not_yet_assigned(slot)?;
+            // Its receipt must not block the event if it comes back after all.
+            self.requests.detach(slot, &id);
             self.end(disk, slot, End::Withdrawn);
             return Ok(Outcome::Applied(Effect::Now(StateKind::Withdrawn)));
         }
@@ -165,7 +167,9 @@ impl Machine {
     ) -> Result<Outcome, Outcome> {
         self.not_yet_assigned(slot)?;
         let known = self.find_occurrence(&id);
-        if known.is_some_and(|other| other != slot) {
+        // An occurrence that was already answered for does not speak again.
+        let spent = known.is_none() && self.note_of(disk, &id).is_some();
+        if spent || known.is_some_and(|other| other != slot) {
             return Err(Outcome::Stale(Stale::State(self.kind_at(slot))));
         }
         let request = self.requests.get(slot);
@@ -173,6 +177,11 @@ impl Machine {
         let body = disk.body(request.seq);
         if current && body.payload == payload {
             return Ok(Outcome::Duplicate(Effect::Now(self.kind_at(slot))));
+        }
+        let count = request.occurrences.as_slice().len();
+        if known.is_none() && count >= OCCURRENCES_MAX {
+            let (what, max) = ("occurrences", OCCURRENCES_MAX);
+            return Err(Outcome::Invalid(Invalid::TooMany { what, count: count + 1, max }));
         }
         if known.is_none() {
             let origin = place.as_ref().map(|place| self.origin_no(disk, &place.origin));
@@ -199,7 +208,7 @@ impl Machine {
             occurrence: self.shown(slot, &id)?,
         };
         let (seq, id, route, admitted_at) = (request.seq, request.id, request.route, request.admitted_at);
-        disk.put_request(&RequestRow { seq, id, route, admitted_at, head }, &Body { payload, trace: body.trace });
+        disk.replace_request(&RequestRow { seq, id, route, admitted_at, head }, &Body { payload, trace: body.trace });
         self.note(slot, Event::Superseded { revision });
         self.touched.insert(crate::store::Topic::Amendments);
         self.regate(disk, slot);

@@ -103,7 +103,7 @@ impl Machine {
                 disk.delete_item(no);
                 forgotten += 1;
             }
-            if group.order.is_empty() {
+            if forgotten < limit && group.order.is_empty() {
                 disk.delete_group(group.no);
                 self.groups.remove(&key);
                 self.groups_to_forget.remove(&(at, key));

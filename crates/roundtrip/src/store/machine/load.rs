@@ -108,7 +108,9 @@ impl Machine {
             match &mut request.state {
                 State::Leased(lease) => {
                     let lease_ms = self.routes[usize::from(request.route.0)].policy.lease_ms;
-                    lease.until = lease.until.min(now.plus(lease_ms));
+                    let latest = now.plus(lease_ms);
+                    request.rows.dirty = lease.until > latest;
+                    lease.until = lease.until.min(latest);
                 }
                 // Its parcel, if there is one, says where it is.
                 State::Answered(answer) => answer.delivery = Delivery::Waiting,
@@ -116,6 +118,9 @@ impl Machine {
             }
             request.rows.has_mark = true;
             request.rows.as_admitted = false;
+            if request.rows.dirty {
+                self.dirty.push(slot);
+            }
             let again = self.insert_loaded(request);
             debug_assert_eq!(again, slot, "the slot just freed is the next one used");
         })?;

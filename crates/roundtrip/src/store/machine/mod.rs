@@ -13,6 +13,8 @@
 
 mod admit;
 mod amend;
+#[cfg(test)]
+mod explore;
 mod gather;
 mod load;
 mod read;
@@ -29,13 +31,13 @@ use receipts::HotReceipts;
 use slots::Slots;
 
 use crate::groups::GroupState;
-use crate::inbox::{End, OriginNo, Receipt, Request, RouteNo, State, StateKind};
+use crate::inbox::{End, LeaseMark, OriginNo, Receipt, Request, RouteNo, State, StateKind};
 use crate::listener::Cursor;
 use crate::outbox::{Delivery, LaneNo};
 use crate::sender::{Lane, LaneStatus, ParcelStage};
-use crate::store::disk::{Disk, Fixture, HighWater, Mark, Tenure};
+use crate::store::disk::{ColdReceipt, Disk, Fixture, HighWater, Mark, Tenure};
 use crate::store::journal::{Entry, Event, Subject};
-use crate::store::op::{Effect, Invalid, Op, Outcome, Seat, Stale};
+use crate::store::op::{Effect, Invalid, Missing, Op, Outcome, Seat, Stale};
 use crate::store::policy::{Horizon, QueueOrder, RoutePolicy};
 use crate::store::{Options, Topic};
 use crate::words::{
@@ -133,6 +135,9 @@ pub(crate) struct Machine {
     deadlines: BTreeMap<(UnixMs, Seq), Slot>,
     dead: BTreeMap<(UnixMs, Seq), Slot>,
     dirty: Vec<Slot>,
+    /// Leases granted since the last flush. The flush after the next one writes them:
+    /// most are answered by then, and never need to be written at all.
+    fresh_leases: Vec<Slot>,
     dirty_lanes: BTreeSet<LaneNo>,
     high_flushed: HighWater,
     entries: Vec<Entry>,
@@ -168,6 +173,7 @@ impl Machine {
             deadlines: BTreeMap::new(),
             dead: BTreeMap::new(),
             dirty: Vec::new(),
+            fresh_leases: Vec::new(),
             dirty_lanes: BTreeSet::new(),
             high_flushed: high,
             entries: Vec::new(),
@@ -203,10 +209,10 @@ impl Machine {
             Op::Admit(op) => self.admit(disk, op),
             Op::Amend(op) => self.amend(disk, op),
             Op::Lease(op) => self.lease(disk, op),
-            Op::Extend(op) => self.extend(op),
+            Op::Extend(op) => self.extend(disk, op),
             Op::Answer(op) => self.answer(disk, op),
             Op::Fail(op) => self.fail(disk, op),
-            Op::Release(op) => self.release(op),
+            Op::Release(op) => self.release(disk, op),
             Op::Lead(op) => self.lead(disk, op),
             Op::Lane(op) => self.order_lane(op),
             Op::Assign(op) => self.assign(disk, op),
@@ -225,6 +231,7 @@ impl Machine {
     /// Whether something changed that no row on disk shows yet.
     pub(crate) fn is_dirty(&self) -> bool {
         !self.dirty.is_empty()
+            || !self.fresh_leases.is_empty()
             || !self.dirty_lanes.is_empty()
             || !self.entries.is_empty()
             || self.high != self.high_flushed
@@ -242,6 +249,12 @@ impl Machine {
                 request.rows.has_mark = true;
             } else if std::mem::take(&mut request.rows.has_mark) {
                 disk.delete_mark(request.seq);
+            }
+        }
+        self.dirty = std::mem::take(&mut self.fresh_leases);
+        for &slot in &self.dirty {
+            if let Some(request) = self.requests.get_mut_if_live(slot) {
+                request.rows.dirty = true;
             }
         }
         for no in std::mem::take(&mut self.dirty_lanes) {
@@ -422,6 +435,14 @@ impl Machine {
         result
     }
 
+    /// Hands a queued request out.
+    fn grant_lease(&mut self, slot: Slot, lease: LeaseMark) {
+        self.unlist(slot);
+        self.requests.get_mut(slot).lease(lease);
+        self.fresh_leases.push(slot);
+        self.list(slot);
+    }
+
     /// Lets the gates decide again; an answer that nobody wants sent settles here.
     fn regate<D: Disk>(&mut self, disk: &mut D, slot: Slot) {
         let kind = self.change(slot, |request, policy, now| {
@@ -464,7 +485,12 @@ impl Machine {
         };
         let kept_until = now.plus(policy.receipt_ms);
         let mark = |o: &crate::inbox::Occurrence| (o.id, o.origin.map(|origin| (origin, o.height)));
-        let occurrences = request.occurrences.as_slice().iter().filter(|_| !withdrawn).map(mark).collect();
+        // What a reorg took away before its content was answered is news if it comes back.
+        let unanswered = |o: &&crate::inbox::Occurrence| {
+            o.standing == crate::inbox::Standing::Orphaned && o.revision != request.revision
+        };
+        let all = request.occurrences.as_slice().iter();
+        let occurrences = all.filter(|o| !unanswered(o)).map(mark).collect();
         disk.delete_request(request.seq);
         if request.rows.has_mark {
             disk.delete_mark(request.seq);
@@ -513,6 +539,17 @@ impl Machine {
             self.set_lane_status(at, LaneStatus::Stopped);
         }
         Outcome::Stale(Stale::RolledBack)
+    }
+
+    /// The live request of this id; `late` says what it means here that it has ended.
+    fn live<D: Disk>(&self, disk: &mut D, id: &RequestId, late: impl FnOnce(StateKind) -> Stale) -> Result<Slot, Outcome> {
+        if let Some(slot) = self.find_request(id) {
+            return Ok(slot);
+        }
+        Err(match self.receipt_of(disk, id) {
+            Some(ColdReceipt::Ended { end, .. }) => Outcome::Stale(late(end.kind())),
+            _ => Outcome::NotFound(Missing::Request(*id)),
+        })
     }
 
     fn find_request(&self, id: &RequestId) -> Option<Slot> {

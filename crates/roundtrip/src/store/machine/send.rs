@@ -72,6 +72,7 @@ impl Machine {
         let no = self.lane_no(&op.lane)?;
         let lane = self.lane_mut(no);
         let (next, stopped) = (lane.next, lane.status == LaneStatus::Stopped);
+        let mut moved = false;
         let status = match op.order {
             Order::Open { .. } => lane.status.clone(),
             Order::Pause { .. } | Order::Quarantine { .. } | Order::Resume if stopped => {
@@ -86,11 +87,12 @@ impl Machine {
             // knows of stay known.
             Order::Reconcile { outside_next } => {
                 lane.next = next.max(outside_next);
+                moved = lane.next != next;
                 self.dirty_lanes.insert(no);
                 LaneStatus::Active
             }
         };
-        let changed = self.set_lane_status(usize::from(no.0), status.clone());
+        let changed = self.set_lane_status(usize::from(no.0), status.clone()) || moved;
         let effect = Effect::Lane(status);
         Ok(if changed { Outcome::Applied(effect) } else { Outcome::Duplicate(effect) })
     }
@@ -144,7 +146,10 @@ impl Machine {
             return Err(Outcome::Invalid(Invalid::TooMany { what: "parcels", count, max: ASSIGN_MAX }));
         }
         self.check_seat(&Seat::Lane(op.lane), op.owner)?;
-        let (mut stored, mut fresh) = (0, false);
+        if self.lanes[usize::from(no.0)].quarantine_is_over(self.now) {
+            self.set_lane_status(usize::from(no.0), LaneStatus::Active);
+        }
+        let (mut stored, mut fresh, mut rest) = (0, false, None);
         for (parcel, nonce) in op.parcels.into_iter().zip((0..).map(|n| op.first.plus(n))) {
             match self.assign_one(disk, no, nonce, parcel) {
                 Ok(is_new) => {
@@ -153,17 +158,17 @@ impl Machine {
                 }
                 Err(refusal) if stored == 0 => return Err(refusal),
                 Err(refusal) => {
-                    return Ok(Outcome::Applied(Effect::Assigned(stored, Some(Box::new(refusal)))));
+                    rest = Some(Box::new(refusal));
+                    break;
                 }
             }
         }
-        let effect = Effect::Assigned(stored, None);
+        let effect = Effect::Assigned(stored, rest);
         Ok(if fresh { Outcome::Applied(effect) } else { Outcome::Duplicate(effect) })
     }
 
     /// Puts one parcel on the lane's next slot; answers whether it is new there.
     fn assign_one<D: Disk>(&mut self, disk: &mut D, no: LaneNo, nonce: Nonce, new: NewParcel) -> Result<bool, Outcome> {
-        let now = self.now;
         let lane = self.lane_mut(no);
         if nonce < lane.next {
             let stored = lane.parcels.get(&nonce);
@@ -173,14 +178,14 @@ impl Machine {
         if nonce > lane.next {
             return Err(Outcome::Stale(Stale::Nonce { next: lane.next }));
         }
-        if !lane.takes_parcels(now) {
+        if lane.status != LaneStatus::Active {
             return Err(Outcome::Stale(Stale::Lane(lane.status.clone())));
         }
         if lane.parcels.len() >= lane.window as usize {
             return Err(Outcome::Full(Full::Window { window: lane.window }));
         }
         check_attempt(&new.attempt)?;
-        let slots = self.ready_slots(no, &new)?;
+        let slots = self.ready_slots(disk, no, &new)?;
         let parcel = Parcel { deliveries: new.deliveries, attempts: vec![new.attempt], stage: Stage::Assigned };
         disk.put_parcel(no, nonce, &parcel);
         let lane = self.lane_mut(no);
@@ -196,7 +201,7 @@ impl Machine {
     }
 
     /// The requests that a parcel is to carry, if every one may be sent on this lane now.
-    fn ready_slots(&self, no: LaneNo, new: &NewParcel) -> Result<Vec<Slot>, Outcome> {
+    fn ready_slots<D: Disk>(&self, disk: &mut D, no: LaneNo, new: &NewParcel) -> Result<Vec<Slot>, Outcome> {
         if new.deliveries.len() > PARCEL_MAX {
             let count = new.deliveries.len();
             return Err(Outcome::Invalid(Invalid::TooMany { what: "deliveries", count, max: PARCEL_MAX }));
@@ -208,7 +213,7 @@ impl Machine {
             if new.deliveries.len() > 1 && !seen.insert(id) {
                 return Err(Outcome::Invalid(Invalid::Repeated("a delivery")));
             }
-            let slot = self.find_request(id).ok_or(Outcome::NotFound(Missing::Request(*id)))?;
+            let slot = self.live(disk, id, |kind| Stale::Delivery(*id, kind))?;
             let request = self.requests.get(slot);
             if self.route(request.route).policy.destination.as_ref() != Some(destination) {
                 return Err(Outcome::Invalid(Invalid::OtherDestination(*id)));
@@ -300,13 +305,13 @@ impl Machine {
                 Fate::Dead(error) => self.die(slot, error.clone()),
                 Fate::Return(error) => {
                     self.note(slot, Event::Returned { error: error.clone() });
-                    self.change(slot, |request, policy, now| {
+                    self.change(slot, |request, _, _| {
                         if let State::Answered(answer) = &mut request.state {
                             answer.delivery = Delivery::Waiting;
                         }
                         request.error = error.clone().map(Box::new).or(request.error.take());
-                        request.pass_gates(policy, now);
                     });
+                    self.regate(disk, slot);
                 }
             }
         }

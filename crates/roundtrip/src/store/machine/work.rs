@@ -7,7 +7,7 @@ use crate::outbox::Delivery;
 use crate::store::disk::{AnswerHead, Disk};
 use crate::store::journal::Event;
 use crate::store::op::{
-    Answer, Effect, Extend, Fail, Grant, Invalid, Lease, Mend, Missing, Outcome, Release, Remedy, Stale, Verdict,
+    Answer, Effect, Extend, Fail, Grant, Invalid, Lease, Mend, Outcome, Release, Remedy, Stale, Verdict,
 };
 use crate::store::policy::QueueOrder;
 use crate::words::{ErrorNote, LEASE_MAX, Payload, RequestId, Token, UnixMs};
@@ -36,10 +36,8 @@ impl Machine {
                 revision: self.requests.get(slot).revision,
                 notices: Vec::new(),
             };
-            let attempt = self.change(slot, |request, _, _| {
-                request.lease(lease);
-                request.attempts
-            });
+            self.grant_lease(slot, lease);
+            let attempt = self.requests.get(slot).attempts;
             self.note(slot, Event::Leased { worker: op.worker.clone(), attempt });
             grants.extend(self.grant(disk, slot));
         }
@@ -73,7 +71,10 @@ impl Machine {
             let same_worker = matches!(&request.state, State::Leased(lease) if lease.worker == op.worker);
             same_worker && self.route(request.route).name == op.route
         });
-        of_this_caller.filter_map(|(_, &slot)| self.grant(disk, slot)).collect()
+        let mut grants: Vec<Grant> = of_this_caller.filter_map(|(_, &slot)| self.grant(disk, slot)).collect();
+        // In the order in which they were given.
+        grants.sort_by_key(|grant| grant.token);
+        grants
     }
 
     fn grant<D: Disk>(&self, disk: &mut D, slot: Slot) -> Option<Grant> {
@@ -95,15 +96,15 @@ impl Machine {
     }
 
     /// The request that this token holds.
-    fn held(&mut self, id: &RequestId, token: Token) -> Result<Slot, Outcome> {
-        let slot = self.find_request(id).ok_or(Outcome::NotFound(Missing::Request(*id)))?;
+    fn held<D: Disk>(&mut self, disk: &mut D, id: &RequestId, token: Token) -> Result<Slot, Outcome> {
+        let slot = self.live(disk, id, Stale::Lease)?;
         let kind = self.kind_at(slot);
         self.requests.get_mut(slot).lease_of(token, kind).map_err(Outcome::Stale)?;
         Ok(slot)
     }
 
-    pub(super) fn extend(&mut self, op: Extend) -> Result<Outcome, Outcome> {
-        let slot = self.held(&op.id, op.token)?;
+    pub(super) fn extend<D: Disk>(&mut self, disk: &mut D, op: Extend) -> Result<Outcome, Outcome> {
+        let slot = self.held(disk, &op.id, op.token)?;
         let (until, notices) = self.change(slot, |request, policy, now| {
             let until = now.plus(op.lease_ms.unwrap_or(policy.lease_ms));
             match &mut request.state {
@@ -123,7 +124,7 @@ impl Machine {
         if let Some(known) = self.answered_before(&op.id, op.token) {
             return Ok(known);
         }
-        let slot = self.held(&op.id, op.token)?;
+        let slot = self.held(disk, &op.id, op.token)?;
         self.check_revision(disk, slot, op.token)?;
         self.check_capacity(disk, &op.follow_ups)?;
         self.check_gather(&op.items)?;
@@ -183,7 +184,7 @@ impl Machine {
                 return Ok(known);
             }
         }
-        let slot = self.held(&op.id, op.token)?;
+        let slot = self.held(disk, &op.id, op.token)?;
         let error = ErrorNote::new(op.error.class, &op.error.text);
         match op.verdict {
             Verdict::Retry { after_ms } => self.setback(slot, error, self.now.plus(after_ms)),
@@ -214,8 +215,8 @@ impl Machine {
         }
     }
 
-    pub(super) fn release(&mut self, op: Release) -> Result<Outcome, Outcome> {
-        let slot = self.held(&op.id, op.token)?;
+    pub(super) fn release<D: Disk>(&mut self, disk: &mut D, op: Release) -> Result<Outcome, Outcome> {
+        let slot = self.held(disk, &op.id, op.token)?;
         self.note(slot, Event::Released);
         self.change(slot, |request, policy, now| {
             request.release(now.plus(op.after_ms));
@@ -226,7 +227,7 @@ impl Machine {
     }
 
     pub(super) fn mend<D: Disk>(&mut self, disk: &mut D, op: Mend) -> Result<Outcome, Outcome> {
-        let slot = self.find_request(&op.id).ok_or(Outcome::NotFound(Missing::Request(op.id)))?;
+        let slot = self.live(disk, &op.id, Stale::State)?;
         let kind = self.kind_at(slot);
         match op.remedy {
             Remedy::Retry | Remedy::Drop if kind != StateKind::Dead => return Err(Outcome::Stale(Stale::State(kind))),

@@ -1,6 +1,8 @@
 //! The state machine's rows in SQLite: statements prepared once, errors kept for the
 //! commit, deletes gathered into ranges.
 
+use std::collections::HashMap;
+
 use rusqlite::{Connection, OptionalExtension, Row, Statement, ToSql, params};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -28,10 +30,15 @@ pub(super) struct SqliteDisk<'c> {
     tidy: Progress,
     failure: Option<rusqlite::Error>,
     in_transaction: bool,
+    wrote: bool,
     scratch: Vec<u8>,
     ended: Doomed,
     answers_ended: Doomed,
     marks_gone: Doomed,
+    parcels_ended: Doomed,
+    /// The row of every occupied slot.
+    parcel_rows: HashMap<(LaneNo, Nonce), i64>,
+    next_parcel_row: i64,
     journal_trimmed: u64,
     put_request: Statement<'c>,
     get_body: Statement<'c>,
@@ -39,7 +46,6 @@ pub(super) struct SqliteDisk<'c> {
     put_answer: Statement<'c>,
     get_response: Statement<'c>,
     put_parcel: Statement<'c>,
-    delete_parcel: Statement<'c>,
     put_receipt: Statement<'c>,
     append_journal: Statement<'c>,
 }
@@ -128,29 +134,38 @@ fn cold_key(key: &ColdKey) -> runs::EntryKey {
 
 impl<'c> SqliteDisk<'c> {
     pub(super) fn new(conn: &'c Connection) -> SqlResult<SqliteDisk<'c>> {
+        let mut parcel_rows = HashMap::new();
+        each_row(conn, "SELECT no, lane, nonce FROM parcel", |row| {
+            parcel_rows.insert((LaneNo(row.get(1)?), Nonce(number(row, 2)?)), row.get(0)?);
+            Ok(())
+        })?;
         Ok(SqliteDisk {
             conn,
             runs: Runs::open(conn)?,
             tidy: Progress::More,
             failure: None,
             in_transaction: false,
+            wrote: false,
             scratch: Vec::new(),
             ended: Doomed::new("DELETE FROM request WHERE seq BETWEEN ?1 AND ?2"),
             answers_ended: Doomed::new("DELETE FROM answer WHERE seq BETWEEN ?1 AND ?2"),
             marks_gone: Doomed::new("DELETE FROM mark WHERE seq BETWEEN ?1 AND ?2"),
+            parcels_ended: Doomed::new("DELETE FROM parcel WHERE no BETWEEN ?1 AND ?2"),
+            next_parcel_row: parcel_rows.values().max().map_or(1, |last| last + 1),
+            parcel_rows,
             journal_trimmed: 0,
             put_request: conn.prepare(
-                "INSERT OR REPLACE INTO request (seq, id, route, at, head, encoding, trace, body)
+                "INSERT INTO request (seq, id, route, at, head, encoding, trace, body)
                  VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
             )?,
             get_body: conn.prepare("SELECT encoding, body, trace FROM request WHERE seq = ?1")?,
             put_mark: conn.prepare("INSERT OR REPLACE INTO mark (seq, row) VALUES (?1, ?2)")?,
             put_answer: conn
-                .prepare("INSERT OR REPLACE INTO answer (seq, head, encoding, response) VALUES (?1, ?2, ?3, ?4)")?,
+                .prepare("INSERT INTO answer (seq, head, encoding, response) VALUES (?1, ?2, ?3, ?4)")?,
             get_response: conn.prepare("SELECT encoding, response FROM answer WHERE seq = ?1")?,
-            put_parcel: conn.prepare("INSERT OR REPLACE INTO parcel (lane, nonce, row) VALUES (?1, ?2, ?3)")?,
-            delete_parcel: conn.prepare("DELETE FROM parcel WHERE lane = ?1 AND nonce = ?2")?,
-            put_receipt: conn.prepare("INSERT OR REPLACE INTO receipt (no, row) VALUES (?1, ?2)")?,
+            put_parcel: conn
+                .prepare("INSERT OR REPLACE INTO parcel (no, lane, nonce, row) VALUES (?1, ?2, ?3, ?4)")?,
+            put_receipt: conn.prepare("INSERT INTO receipt (no, row) VALUES (?1, ?2)")?,
             append_journal: conn.prepare("INSERT OR REPLACE INTO journal (position, entries) VALUES (?1, ?2)")?,
         })
     }
@@ -162,11 +177,22 @@ impl<'c> SqliteDisk<'c> {
         self.write(|disk| {
             disk.ended.delete(disk.conn)?;
             disk.answers_ended.delete(disk.conn)?;
-            disk.marks_gone.delete(disk.conn)
+            disk.marks_gone.delete(disk.conn)?;
+            disk.parcels_ended.delete(disk.conn)
         });
+        self.end_transaction()
+    }
+
+    /// Lets go of the snapshot that reads took, if nothing was written since.
+    pub(super) fn end_reads(&mut self) -> SqlResult<()> {
+        if self.wrote { Ok(()) } else { self.end_transaction() }
+    }
+
+    fn end_transaction(&mut self) -> SqlResult<()> {
         if let Some(failure) = self.failure.take() {
             return Err(failure);
         }
+        self.wrote = false;
         if std::mem::take(&mut self.in_transaction) {
             self.conn.prepare_cached("COMMIT")?.execute([])?;
         }
@@ -175,25 +201,30 @@ impl<'c> SqliteDisk<'c> {
 
     /// Whether there is anything to commit.
     pub(super) fn is_dirty(&self) -> bool {
-        self.in_transaction || self.failure.is_some() || !self.ended.seqs.is_empty()
+        self.wrote || self.failure.is_some() || !self.ended.seqs.is_empty() || !self.parcels_ended.seqs.is_empty()
+    }
+
+    /// Begins the transaction of this tick. Reads begin it too: one snapshot for all of
+    /// them is far cheaper than one each.
+    fn begin(&mut self) -> SqlResult<()> {
+        if !std::mem::replace(&mut self.in_transaction, true) {
+            self.conn.prepare_cached("BEGIN")?.execute([])?;
+        }
+        Ok(())
+    }
+
+    /// Begins a transaction that sees the newest commit, and only that, from now on.
+    pub(super) fn begin_snapshot(&mut self) -> SqlResult<()> {
+        self.begin()?;
+        meta(self.conn, "epoch").map(drop)
     }
 
     /// Does something inside the transaction, unless something has failed before.
     fn write(&mut self, with: impl FnOnce(&mut Self) -> SqlResult<()>) {
-        if self.failure.is_some() {
-            return;
-        }
-        let mut begun = Ok(0);
-        if !self.in_transaction {
-            begun = self.conn.prepare_cached("BEGIN IMMEDIATE").and_then(|mut begin| begin.execute([]));
-        }
-        match begun.and_then(|_| {
-            self.in_transaction = true;
-            with(self)
-        }) {
-            Ok(()) => {}
-            Err(failure) => self.failure = Some(failure),
-        }
+        self.look(|disk| {
+            disk.wrote = true;
+            with(disk)
+        });
     }
 
     /// Reads something; nothing, if that or anything before has failed.
@@ -201,15 +232,10 @@ impl<'c> SqliteDisk<'c> {
         if self.failure.is_some() {
             return T::default();
         }
-        with(self).unwrap_or_else(|failure| {
+        self.begin().and_then(|()| with(self)).unwrap_or_else(|failure| {
             self.failure = Some(failure);
             T::default()
         })
-    }
-
-    /// What a read stumbled over, if it did.
-    pub(super) fn take_failure(&mut self) -> Option<rusqlite::Error> {
-        self.failure.take()
     }
 
     fn execute(&mut self, sql: &str, params: &[&dyn ToSql]) {
@@ -226,6 +252,11 @@ impl Disk for SqliteDisk<'_> {
             let row = params![seq, row.id.0, route, at, disk.scratch, encoding, body.trace.as_deref(), bytes];
             disk.put_request.execute(row).map(drop)
         });
+    }
+
+    fn replace_request(&mut self, row: &RequestRow, body: &Body) {
+        self.execute("DELETE FROM request WHERE seq = ?1", &[&int(row.seq.0)]);
+        self.put_request(row, body);
     }
 
     fn delete_request(&mut self, seq: Seq) {
@@ -275,12 +306,16 @@ impl Disk for SqliteDisk<'_> {
     fn put_parcel(&mut self, lane: LaneNo, nonce: Nonce, parcel: &Parcel) {
         self.write(|disk| {
             encode(&mut disk.scratch, parcel)?;
-            disk.put_parcel.execute(params![lane.0, int(nonce.0), disk.scratch]).map(drop)
+            let row = *disk.parcel_rows.entry((lane, nonce)).or_insert_with(|| {
+                disk.next_parcel_row += 1;
+                disk.next_parcel_row - 1
+            });
+            disk.put_parcel.execute(params![row, lane.0, int(nonce.0), disk.scratch]).map(drop)
         });
     }
 
     fn delete_parcel(&mut self, lane: LaneNo, nonce: Nonce) {
-        self.write(|disk| disk.delete_parcel.execute(params![lane.0, int(nonce.0)]).map(drop));
+        self.parcels_ended.seqs.extend(self.parcel_rows.remove(&(lane, nonce)));
     }
 
     fn put_fixture(&mut self, fixture: &Fixture) {

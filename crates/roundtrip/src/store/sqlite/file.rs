@@ -83,7 +83,7 @@ pub(super) fn open_for_writing(path: &Path) -> Result<(Connection, LogPages), St
     let fail = |error: rusqlite::Error| store_error(path, &error);
     check_format(&conn, path)?;
     conn.execute_batch(&format!(
-        "PRAGMA page_size = 4096;
+        "PRAGMA page_size = 8192;
          PRAGMA journal_mode = WAL;
          PRAGMA synchronous = FULL;
          PRAGMA wal_autocheckpoint = 0;

@@ -36,13 +36,14 @@ CREATE TABLE answer (
     response BLOB NOT NULL
 ) STRICT;
 
--- What each occupied slot of a lane carries, with its signed attempts.
+-- What each occupied slot of a lane carries, with its signed attempts; numbered in
+-- the order of assignment, so that all lanes write to one edge.
 CREATE TABLE parcel (
+    no    INTEGER PRIMARY KEY,
     lane  INTEGER NOT NULL,
     nonce INTEGER NOT NULL,
-    row   BLOB NOT NULL,
-    PRIMARY KEY (lane, nonce)
-) STRICT, WITHOUT ROWID;
+    row   BLOB NOT NULL
+) STRICT;
 
 CREATE TABLE groups (no INTEGER PRIMARY KEY, row BLOB NOT NULL) STRICT;
 

@@ -19,8 +19,6 @@ use crate::store::op::{Op, Outcome};
 use crate::store::query::{Query, Reply};
 use crate::store::{Hints, Options, StoreError};
 
-/// How long a lease may stay unwritten if nothing else is to be committed.
-const UNWRITTEN_LEASE: Duration = Duration::from_millis(20);
 /// At how many pages the log is copied back into the file.
 const CHECKPOINT_PAGES: u64 = (16 << 20) / 4096;
 /// At how many pages somebody should know that a reader holds the log up.
@@ -124,9 +122,10 @@ impl Writer {
             Ok(disk) => disk,
             Err(error) => return Exit::Failed(store_error(&self.path, &error)),
         };
+        let lease_write = Duration::from_millis(self.options.lease_write_ms);
         let mut unwritten = false;
         let exit = loop {
-            let received = if unwritten { jobs.recv_timeout(UNWRITTEN_LEASE) } else { jobs.recv().map_err(Into::into) };
+            let received = if unwritten { jobs.recv_timeout(lease_write) } else { jobs.recv().map_err(Into::into) };
             let (committed, answer) = match received {
                 Ok((Job::Apply(batch, answer), _permit)) => {
                     let forgettable = batch.iter().all(Op::may_be_forgotten);
@@ -135,7 +134,7 @@ impl Writer {
                     if forgettable && !disk.is_dirty() {
                         unwritten = machine.is_dirty();
                         self.hints.give(machine.take_touched());
-                        let _gone = answer.send(Ok(outcomes));
+                        let _gone = answer.send(self.end_reads(&mut disk, outcomes));
                         continue;
                     }
                     (self.commit(&mut machine, &mut disk), Some((answer, outcomes)))
@@ -143,20 +142,21 @@ impl Writer {
                 Ok((Job::Read(query, answer), _permit)) => {
                     machine.set_now(self.clock.now());
                     let reply = machine.read(&mut disk, query);
-                    let failure = disk.take_failure().map(|error| store_error(&self.path, &error));
-                    let _gone = answer.send(failure.map_or(Ok(reply), Err));
+                    let _gone = answer.send(self.end_reads(&mut disk, reply));
                     continue;
                 }
                 Ok((Job::Crash, _)) => return Exit::Close,
                 Err(RecvTimeoutError::Timeout) => (self.commit(&mut machine, &mut disk), None),
                 Ok((Job::Close, _)) | Err(RecvTimeoutError::Disconnected) => {
-                    break match self.commit(&mut machine, &mut disk) {
+                    // The second commit writes the leases that the first found too fresh.
+                    let written = self.commit(&mut machine, &mut disk);
+                    break match written.and_then(|()| self.commit(&mut machine, &mut disk)) {
                         Ok(()) => Exit::Close,
                         Err(error) => Exit::Failed(error),
                     };
                 }
             };
-            unwritten = false;
+            unwritten = machine.is_dirty();
             match committed {
                 Ok(()) => {
                     if let Some((answer, outcomes)) = answer {
@@ -187,6 +187,12 @@ impl Writer {
             tracing::warn!(%error, "the log was not emptied; the next start reads it");
         }
         exit
+    }
+
+    /// An answer that needed no commit, unless the disk failed while it was read.
+    fn end_reads<T>(&self, disk: &mut SqliteDisk<'_>, answer: T) -> Result<T, StoreError> {
+        disk.end_reads().map_err(|error| store_error(&self.path, &error))?;
+        Ok(answer)
     }
 
     fn commit(&self, machine: &mut Machine, disk: &mut SqliteDisk<'_>) -> Result<(), StoreError> {
@@ -271,9 +277,8 @@ impl Reader {
 
     /// One read in one transaction, so that the machine and the bodies are of one commit.
     fn read(&self, seen: &mut Option<(i64, Machine)>, query: Query) -> rusqlite::Result<Reply> {
-        let snapshot = self.conn.unchecked_transaction()?;
-        let tables: u32 = self.conn.query_row("SELECT count(*) FROM meta", [], |row| row.get(0))?;
-        debug_assert!(tables > 0, "a store has an epoch");
+        let mut disk = SqliteDisk::new(&self.conn)?;
+        disk.begin_snapshot()?;
         let version: i64 = self.conn.query_row("PRAGMA data_version", [], |row| row.get(0))?;
         let now = self.clock.now();
         let mut machine = match seen.take() {
@@ -281,13 +286,8 @@ impl Reader {
             _ => Machine::load(self.options, &SqliteRows(&self.conn), 0, now)?,
         };
         machine.set_now(now);
-        let mut disk = SqliteDisk::new(&self.conn)?;
         let reply = machine.read(&mut disk, query);
-        if let Some(failure) = disk.take_failure() {
-            return Err(failure);
-        }
-        drop(disk);
-        drop(snapshot);
+        disk.end_reads()?;
         *seen = Some((version, machine));
         Ok(reply)
     }

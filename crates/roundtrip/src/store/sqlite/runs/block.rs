@@ -199,6 +199,7 @@ impl RunWriter {
         Ok(SEGMENT_COST)
     }
 
+    #[cfg(test)]
     pub(super) fn memory_bytes(&self) -> usize {
         self.run.memory_bytes()
             + self.block.capacity()

@@ -103,6 +103,7 @@ impl Filter {
         (!lines.is_empty() && rest.is_empty()).then(|| Filter(lines.iter().map(|line| Line(*line)).collect()))
     }
 
+    #[cfg(test)]
     pub(super) fn memory_bytes(&self) -> usize {
         self.0.len() * LINE_BYTES
     }

@@ -108,6 +108,7 @@ impl Merge {
         Ok((self.output.finish(conn)?, self.sources))
     }
 
+    #[cfg(test)]
     pub(super) fn memory_bytes(&self) -> usize {
         let blocks: usize = self.cursors.iter().map(|cursor| cursor.block.capacity()).sum();
         blocks + self.output.memory_bytes()

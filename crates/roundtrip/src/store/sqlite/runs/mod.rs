@@ -264,17 +264,20 @@ impl Runs {
     }
 
     /// The bytes of the directory, nearly all of them filters.
+    #[cfg(test)]
     pub(crate) fn memory_bytes(&self) -> usize {
         self.runs.iter().map(Run::memory_bytes).sum::<usize>()
             + self.merges.iter().map(Merge::memory_bytes).sum::<usize>()
     }
 
     /// The entries on disk; a key in several runs counts in each.
+    #[cfg(test)]
     pub(crate) fn len(&self) -> u64 {
         self.runs.iter().map(|run| run.entries).sum()
     }
 
     /// The runs that a lookup has to ask.
+    #[cfg(test)]
     pub(crate) fn run_count(&self) -> usize {
         self.runs.len()
     }

@@ -49,6 +49,7 @@ impl Segment {
         Ok(None)
     }
 
+    #[cfg(test)]
     pub(super) fn memory_bytes(&self) -> usize {
         size_of::<Segment>() + size_of_val(&*self.fences) + self.filter.memory_bytes()
     }
@@ -174,6 +175,7 @@ impl Run {
         Ok(())
     }
 
+    #[cfg(test)]
     pub(super) fn memory_bytes(&self) -> usize {
         size_of::<Run>() + self.segments.iter().map(Segment::memory_bytes).sum::<usize>()
     }

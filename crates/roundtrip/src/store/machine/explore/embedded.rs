@@ -4,8 +4,9 @@
 use std::fmt;
 use std::hash::{Hash, Hasher};
 
-use super::super::{Machine, next_epoch};
-use crate::inbox::{End, Request, RowFlags, StateKind};
+use super::super::{Machine, Slot, next_epoch};
+use super::content_of;
+use crate::inbox::{End, Request, RowFlags, State, StateKind};
 use crate::listener::Cursor;
 use crate::sender::Lane;
 use crate::store::Options;
@@ -17,21 +18,21 @@ use crate::words::{ListenerName, OccurrenceId, Payload, RequestId, Seq, UnixMs};
 const START_MS: u64 = 1000;
 
 /// No journal is kept: it differs by path and decides nothing.
-const OPTIONS: Options = Options { journal_entries: 0, spill_receipts: 1 << 14 };
+const OPTIONS: Options = Options { journal_entries: 0, spill_receipts: 1 << 14, lease_write_ms: 20 };
 
 /// The machine and its disk.
 #[derive(Clone)]
-pub(super) struct Kept {
+pub(super) struct Embedded {
     pub(super) machine: Machine,
     pub(super) disk: RamDisk,
     pub(super) now: UnixMs,
 }
 
-impl Kept {
-    pub(super) fn new() -> Kept {
+impl Embedded {
+    pub(super) fn new() -> Embedded {
         let now = UnixMs(1_000_000);
         let epoch = next_epoch(0, now);
-        Kept { machine: Machine::new(OPTIONS, epoch), disk: RamDisk::new(epoch), now }
+        Embedded { machine: Machine::new(OPTIONS, epoch), disk: RamDisk::new(epoch), now }
     }
 
     /// One operation, one commit.
@@ -104,6 +105,15 @@ impl Kept {
         self.disk.clone().response(seq)
     }
 
+    /// The content of each request's response; nothing sensible where there is none.
+    pub(super) fn responses(&self, requests: &[Request]) -> Vec<u8> {
+        if !requests.iter().any(|request| matches!(request.state, State::Answered(_))) {
+            return vec![u8::MAX; requests.len()];
+        }
+        let mut disk = self.disk.clone();
+        requests.iter().map(|request| content_of(&disk.response(request.seq))).collect()
+    }
+
     pub(super) fn cursor(&self, listener: &ListenerName) -> Option<Cursor> {
         self.machine.cursors.get(listener).copied()
     }
@@ -171,33 +181,39 @@ fn bare_requests(machine: &Machine) -> Vec<Request> {
     all
 }
 
-impl Kept {
+impl Embedded {
     /// What tells two states apart: the disk, and what the machine has beyond it.
-    fn identity(&self) -> (u64, UnixMs, UnixMs, Vec<Request>) {
+    fn identity(&self) -> (u64, UnixMs, UnixMs, Vec<Request>, Vec<Seq>) {
         let mut ahead: Vec<Request> = self.requests().map(|r| Request { last_entry: 0, ..r.clone() }).collect();
         ahead.sort_by_key(|request| request.seq);
-        (self.machine.tokens, self.machine.now, self.now, ahead)
+        let fresh = ahead.iter().map(|request| request.seq).filter(|seq| {
+            let slots = self.machine.fresh_leases.iter();
+            let live = |slot: &Slot| self.requests().any(|r| self.machine.find_request(&r.id) == Some(*slot) && r.seq == *seq);
+            slots.filter(|slot| live(slot)).count() > 0
+        });
+        let fresh = fresh.collect();
+        (self.machine.tokens, self.machine.now, self.now, ahead, fresh)
     }
 }
 
-impl Hash for Kept {
+impl Hash for Embedded {
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.disk.hash(state);
         self.identity().hash(state);
     }
 }
 
-impl PartialEq for Kept {
-    fn eq(&self, other: &Kept) -> bool {
+impl PartialEq for Embedded {
+    fn eq(&self, other: &Embedded) -> bool {
         self.disk == other.disk && self.identity() == other.identity()
     }
 }
 
-impl fmt::Debug for Kept {
+impl fmt::Debug for Embedded {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let requests: Vec<_> = self.requests().map(|r| (r.seq.0, &r.state, r.standing(), r.revision)).collect();
         let lanes = self.machine.lanes.iter().map(|lane| (lane.next.0, &lane.status, &lane.parcels));
-        f.debug_struct("Kept")
+        f.debug_struct("Embedded")
             .field("epoch", &self.disk.epoch)
             .field("requests", &requests)
             .field("lanes", &lanes.collect::<Vec<_>>())

@@ -1,0 +1,32 @@
+# demo   carries 1,000 requests through an embedded store that is killed on the way
+# test   everything that must hold, in short seeded forms; what CI runs
+# soak   the same at the stated sizes; takes long
+# bench  speed as ratios beside floors; QUICK=1 takes under three minutes
+
+CARGO ?= cargo
+export CARGO_TERM_COLOR ?= auto
+
+.PHONY: demo test soak bench tools fmt
+
+tools:
+	@./scripts/install-tools
+
+demo: tools
+	$(CARGO) run --quiet --release -p roundtrip --example demo
+
+test: tools
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets --all-features --quiet -- -D warnings
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --all-features --no-deps --quiet
+	$(CARGO) test --workspace --all-features
+	$(CARGO) check -p roundtrip --no-default-features --quiet
+
+soak: tools
+	PROPTEST_CASES=5000 SOAK=1 $(CARGO) test --release --workspace --all-features
+	$(CARGO) run --release -p roundtrip-bench -- --soak
+
+bench: tools
+	$(CARGO) run --release -p roundtrip-bench -- $(if $(QUICK),--quick)
+
+fmt:
+	$(CARGO) fmt --all

@@ -1,0 +1,202 @@
+//! For whoever writes a store: the conformance suite, and wrappers that are themselves
+//! stores and fail, wait or watch.
+//!
+//! A store passes the suite by one type and one line:
+//!
+//! ```
+//! use roundtrip::testkit::bench::InMemory;
+//!
+//! mod memory {
+//!     use super::*;
+//!     roundtrip::conformance!(InMemory::default());
+//! }
+//! ```
+//!
+//! The type is a [`bench::Harness`]: where the data is, and how to open it again. The
+//! suite never sleeps; time is a [`crate::clock::ManualClock`].
+
+pub mod bench;
+pub mod faulty;
+pub mod observed;
+pub mod picture;
+pub mod samples;
+pub mod script;
+pub mod slow;
+pub mod suite;
+
+/// Runs the conformance suite on a store: one named test for each case, in a module
+/// for each station, each on a fresh [`bench::Harness`] that the expression makes.
+///
+/// The crate that calls it needs `tokio` with the features `macros` and `rt`.
+#[macro_export]
+macro_rules! conformance {
+    ($harness:expr) => {
+        $crate::conformance! { @stations $harness;
+            admit {
+                a_new_request_is_queued
+                a_request_waits_until_it_is_due
+                an_occurrence_is_admitted_once
+                a_live_id_takes_another_occurrence
+                other_content_under_a_live_id_is_reported
+                a_known_occurrence_stays_known_after_the_end
+                a_cancelled_request_is_not_admitted_again
+                an_occurrence_of_an_ended_id_is_remembered
+                a_cursor_moves_with_its_requests
+                a_cursor_ahead_of_the_store_stops_every_lane
+                an_admit_is_all_or_nothing
+                a_paused_route_hands_out_nothing
+                a_redefined_route_applies_to_what_is_here
+                occurrences_are_bounded_and_all_recognised
+                a_clock_that_steps_back_undoes_nothing
+            }
+            amend {
+                only_the_lead_amends
+                what_is_final_stays_final
+                a_reorg_takes_away_and_brings_back
+                an_orphaned_answer_waits
+                a_worker_at_work_is_told
+                superseded_content_is_worked_on_anew
+                an_answer_to_superseded_content_is_not_taken
+                only_final_content_is_published
+                withdrawn_content_is_not_published
+                withdrawal_takes_the_last_occurrence
+                nothing_is_amended_after_assignment
+                answered_elsewhere_ends_it
+            }
+            work {
+                each_request_is_handed_out_once
+                a_replayed_claim_gets_the_same_grants
+                impossible_leases_are_refused
+                nothing_is_handed_out_past_its_deadline
+                a_heartbeat_keeps_the_lease
+                only_the_token_counts
+                an_answer_is_recorded_once
+                an_answer_brings_what_follows_from_it
+                failures_cost_what_their_class_says
+                a_retry_waits
+                a_failure_can_be_published
+                a_worker_that_comes_too_late_is_told_the_end
+                a_person_mends
+                a_forgotten_lease_costs_nothing
+                a_written_lease_survives_a_restart
+            }
+            send {
+                a_seat_has_one_holder
+                a_lane_is_written_by_its_holder_alone
+                a_token_from_the_future_stops_every_lane
+                slots_are_consecutive
+                parcels_carry_what_is_ready_alone
+                a_window_bounds_what_is_under_way
+                attempts_are_stored_before_they_are_sent
+                a_parcel_goes_through_its_stages
+                a_final_transaction_is_judged
+                a_delivered_failure_ends_dead
+                an_answer_that_nobody_wants_any_longer_settles
+                a_lane_obeys_its_orders
+                a_quarantine_ends
+            }
+            upkeep {
+                a_silent_worker_loses_its_lease
+                an_overdue_lease_holds_until_it_is_taken_back
+                a_deadline_ends_a_request
+                a_dead_letter_does_not_expire
+                pruning_is_bounded
+                a_floor_forgets_and_refuses
+                upkeep_bears_a_clock_that_steps_back
+            }
+            groups {
+                an_item_joins_once
+                items_are_paged
+                a_seal_is_all_or_nothing
+                a_group_is_forgotten_after_its_request
+            }
+            reads {
+                lists_are_filtered_and_paged
+                counts_are_exact
+                a_timeline_tells_the_story
+                the_journal_is_paged_and_bounded
+                ready_answers_are_shown_in_order
+                changes_are_hinted
+            }
+            limits {
+                the_smallest_batches
+                the_largest_batches
+                payloads_of_nothing_and_of_the_most
+                a_batch_of_too_many_bytes_is_refused
+                the_largest_parcels
+                ids_that_share_a_prefix_are_different
+                a_refused_operation_is_refused_alone
+            }
+            policies {
+                work_on
+                publish_on
+                order
+                horizon
+                capacity
+                capacity_lets_ended_ids_pass
+                lease_ms
+                attempts_max
+                crashes_max
+                destination_of_answers
+                receipt_ms
+                dead_ms
+            }
+            replay {
+                a_replayed_batch_has_no_second_effect
+                a_restart_leaves_everything_as_it_was
+            }
+        }
+
+        mod cuts {
+            use super::*;
+            $crate::conformance! { @cuts $harness;
+                before_the_commit(Before, false)
+                before_the_commit_with_a_crash(Before, true)
+                after_the_commit(After, false)
+                after_the_commit_with_a_crash(After, true)
+            }
+        }
+    };
+    (@stations $harness:expr; $($station:ident { $($case:ident)* })*) => {
+        $(mod $station {
+            use super::*;
+            $(#[tokio::test]
+            async fn $case() {
+                $crate::testkit::suite::$station::$case($crate::testkit::bench::Bench::open($harness).await).await;
+            })*
+        })*
+    };
+    (@cuts $harness:expr; $($name:ident($cut:ident, $crash:literal))*) => {
+        $(#[tokio::test]
+        async fn $name() {
+            use $crate::testkit::{faulty::Cut, script};
+            script::cut_at_every_commit(|| $harness, Cut::$cut, $crash).await;
+        })*
+    };
+}
+
+#[cfg(test)]
+mod tests {
+    /// A case that nobody runs proves nothing.
+    #[test]
+    fn every_case_is_listed() {
+        let listed = include_str!("mod.rs");
+        let stations = [
+            include_str!("suite/admit.rs"),
+            include_str!("suite/amend.rs"),
+            include_str!("suite/groups.rs"),
+            include_str!("suite/limits.rs"),
+            include_str!("suite/policies.rs"),
+            include_str!("suite/reads.rs"),
+            include_str!("suite/replay.rs"),
+            include_str!("suite/send.rs"),
+            include_str!("suite/upkeep.rs"),
+            include_str!("suite/work.rs"),
+        ];
+        for line in stations.iter().flat_map(|station| station.lines()) {
+            if let Some((case, _)) = line.strip_prefix("pub async fn ").and_then(|rest| rest.split_once('(')) {
+                assert!(listed.lines().any(|line| line.trim() == case), "the macro does not list {case}");
+            }
+        }
+    }
+}

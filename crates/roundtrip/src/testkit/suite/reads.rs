@@ -1,0 +1,184 @@
+//! The reads: exact, paged, bounded; and the hints that something changed.
+
+use crate::inbox::{End, StateKind};
+use crate::store::journal::{Event, Subject};
+use crate::store::op::{Define, Fail, NewRequest, Seat, Verdict};
+use crate::store::policy::RoutePolicy;
+use crate::store::query::{Count, ListFilter};
+use crate::store::{ReadExt, Topic};
+use crate::testkit::bench::{Bench, OPTIONS, START, must};
+use crate::testkit::samples::*;
+use crate::words::{ErrorClass, ErrorNote, RequestId};
+
+async fn listed(bench: &Bench, filter: ListFilter) -> Vec<RequestId> {
+    let mut filter = filter;
+    let mut ids = Vec::new();
+    loop {
+        let page = must(bench.store().list(filter.clone()).await, "list");
+        assert!(page.requests.len() <= filter.limit, "no more than asked for");
+        ids.extend(page.requests.iter().map(|request| request.id));
+        match page.next {
+            None => return ids,
+            next => filter.after = next,
+        }
+    }
+}
+
+/// Lists show what their filter asks for, oldest first, page by page.
+pub async fn lists_are_filtered_and_paged(bench: Bench) {
+    bench.define(policy()).await;
+    let other = Define { route: route_named("other"), policy: policy() };
+    bench.applied(other).await;
+    bench.admit(requests([1, 2, 3])).await;
+    bench.clock.advance_ms(1000);
+    bench.admit(vec![NewRequest { route: route_named("other"), ..request(4) }, request(5)]).await;
+    let [one, two] = &bench.lease(2).await[..] else { panic!("two were queued") };
+    let error = ErrorNote::new(ErrorClass::Fatal, "no such pair: ETH/XYZ");
+    bench.applied(Fail { error, verdict: Verdict::Dead { response: None }, ..fail(one, ErrorClass::Fatal) }).await;
+    bench.applied(fail(two, ErrorClass::Retryable)).await;
+    let all = || ListFilter { limit: 2, ..ListFilter::default() };
+    let cases: [(ListFilter, &[u64]); 11] = [
+        (all(), &[1, 2, 3, 4, 5]),
+        (ListFilter { limit: 1000, ..all() }, &[1, 2, 3, 4, 5]),
+        (ListFilter { route: Some(route()), ..all() }, &[1, 2, 3, 5]),
+        (ListFilter { route: Some(route_named("nowhere")), ..all() }, &[]),
+        (ListFilter { states: vec![StateKind::Dead], ..all() }, &[1]),
+        (ListFilter { states: vec![StateKind::Dead, StateKind::Queued], ..all() }, &[1, 2, 3, 4, 5]),
+        (ListFilter { from: Some(START.plus(1000)), ..all() }, &[4, 5]),
+        (ListFilter { to: Some(START.plus(1000)), ..all() }, &[1, 2, 3]),
+        (ListFilter { error_text: Some("ETH/".into()), ..all() }, &[1]),
+        (all().with_id_prefix(id(3).0.to_vec()), &[3]),
+        (all().with_id_prefix(id(3).0[..24].to_vec()), &[1, 2, 3, 4, 5]),
+    ];
+    for (filter, numbers) in cases {
+        let expected: Vec<_> = numbers.iter().map(|&n| id(n)).collect();
+        assert_eq!(listed(&bench, filter.clone()).await, expected, "{filter:?}");
+    }
+}
+
+/// Counts say how many live requests are in each state, and since when.
+pub async fn counts_are_exact(mut bench: Bench) {
+    bench.define(policy()).await;
+    bench.admit(requests([1, 2])).await;
+    bench.clock.advance_ms(50);
+    bench.admit(requests([3, 4])).await;
+    let grants = bench.lease(2).await;
+    bench.applied(answer(&grants[1])).await;
+    let lead = bench.lead(Seat::Route(route())).await;
+    bench.applied(elsewhere(lead, 3)).await;
+    let count = |state, requests, oldest_at| Count { route: route(), state, requests, oldest_at };
+    let expected = [
+        count(StateKind::Queued, 1, START.plus(50)),
+        count(StateKind::Leased, 1, START),
+        count(StateKind::Waiting, 1, START),
+    ];
+    for _ in 0..2 {
+        assert_eq!(must(bench.store().counts().await, "counts"), expected);
+        bench.commit().await;
+        bench.restart().await;
+    }
+}
+
+/// A timeline tells a request's whole story, after its end and a restart too.
+pub async fn a_timeline_tells_the_story(mut bench: Bench) {
+    bench.define(RoutePolicy { destination: None, ..policy() }).await;
+    let lead = bench.lead(Seat::Route(route())).await;
+    bench.admit(requests([1, 2])).await;
+    let grant = bench.lease_one().await;
+    bench.applied(fail(&grant, ErrorClass::Retryable)).await;
+    let grant = bench.lease_one().await;
+    bench.applied(answer(&grant)).await;
+    bench.clock.advance_ms(5);
+    bench.applied(finalize(lead, 1)).await;
+    let leased = |attempt| Event::Leased { worker: worker(), attempt };
+    let story = [
+        Event::Admitted { route: route(), generation: 0 },
+        leased(1),
+        Event::Failed { error: note(ErrorClass::Retryable), due: START },
+        leased(2),
+        Event::Answered,
+        Event::Finalized,
+        Event::Ended { end: End::Settled },
+    ];
+    for _ in 0..2 {
+        let entries = must(bench.store().timeline(id(1)).await, "timeline");
+        assert_eq!(entries.iter().map(|entry| entry.event.clone()).collect::<Vec<_>>(), story);
+        assert!(entries.iter().all(|entry| entry.subject == Subject::Request(id(1))));
+        assert!(entries.is_sorted_by_key(|entry| entry.position));
+        assert_eq!(entries.last().map(|entry| entry.at), Some(START.plus(5)));
+        bench.restart().await;
+    }
+    assert_eq!(must(bench.store().timeline(id(9)).await, "timeline"), []);
+}
+
+/// The journal is read page by page; a reader that fell behind, or that is ahead of a
+/// store that was rolled back, is told.
+pub async fn the_journal_is_paged_and_bounded(mut bench: Bench) {
+    bench.define(policy()).await;
+    let entries = OPTIONS.journal_entries;
+    bench.admit(requests(0..50)).await;
+    let page = must(bench.store().journal(0, 7).await, "journal");
+    assert_eq!((page.entries.len(), page.reset), (7, false));
+    let (mut from, mut seen) = (1, Vec::new());
+    while from < page.head {
+        let next = must(bench.store().journal(from, 7).await, "journal");
+        assert!(!next.entries.is_empty() && !next.reset);
+        from = next.entries[next.entries.len() - 1].position + 1;
+        seen.extend(next.entries.into_iter().map(|entry| entry.position));
+    }
+    assert_eq!(seen, (1..page.head).collect::<Vec<_>>(), "every position once");
+    let ahead = must(bench.store().journal(page.head + 1, 7).await, "journal");
+    assert!(ahead.reset && ahead.entries.is_empty());
+    bench.admit(requests(50..50 + entries)).await;
+    for _ in 0..2 {
+        let page = must(bench.store().journal(1, 7).await, "journal");
+        assert!(page.reset, "the reader missed entries");
+        assert_eq!(page.entries.first().map(|entry| entry.position), Some(page.head - entries));
+        let floor = must(bench.store().journal(page.head - entries, 7).await, "journal");
+        assert!(!floor.reset);
+        assert_eq!(must(bench.store().timeline(id(1)).await, "timeline"), [], "its entries are forgotten");
+        bench.restart().await;
+    }
+    // Positions go on where they were, over restarts.
+    let head = must(bench.store().journal(0, 1).await, "journal").head;
+    bench.admit(requests([9_999])).await;
+    let timeline = must(bench.store().timeline(id(9_999)).await, "timeline");
+    assert_eq!(timeline.iter().map(|entry| entry.position).collect::<Vec<_>>(), [head]);
+}
+
+/// Answers that wait for a slot are shown in the order of their requests.
+pub async fn ready_answers_are_shown_in_order(mut bench: Bench) {
+    bench.define(policy()).await;
+    bench.admit((1..=3).map(final_request).collect()).await;
+    let grants = bench.lease(3).await;
+    for at in [2, 0, 1] {
+        bench.applied(answer(&grants[at])).await;
+    }
+    for _ in 0..2 {
+        let ready = must(bench.store().ready(destination(), 2).await, "ready");
+        assert_eq!(ready.iter().map(|ready| ready.id).collect::<Vec<_>>(), [id(1), id(2)]);
+        assert!(ready.iter().all(|ready| ready.response == response() && !ready.failure));
+        assert_eq!(must(bench.store().ready(other_destination(), 9).await, "ready"), []);
+        bench.restart().await;
+    }
+}
+
+/// A hint comes first of all, and then after every change of its topic.
+pub async fn changes_are_hinted(bench: Bench) {
+    bench.define(policy()).await;
+    let lead = bench.lead(Seat::Route(route())).await;
+    let mut inbox = bench.store().changes(Topic::Inbox(route()));
+    let mut outbox = bench.store().changes(Topic::Outbox(destination()));
+    let mut amendments = bench.store().changes(Topic::Amendments);
+    let mut journal = bench.store().changes(Topic::Journal);
+    for changes in [&mut inbox, &mut outbox, &mut amendments, &mut journal] {
+        assert!(changes.changed().await, "a reader looks once at once");
+    }
+    bench.admit(vec![request(1)]).await;
+    assert!(inbox.changed().await && journal.changed().await);
+    let grant = bench.lease_one().await;
+    bench.applied(finalize(lead, 1)).await;
+    assert!(amendments.changed().await && journal.changed().await);
+    bench.applied(answer(&grant)).await;
+    assert!(outbox.changed().await && journal.changed().await);
+}

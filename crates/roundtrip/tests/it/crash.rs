@@ -1,0 +1,216 @@
+//! The embedded store against real crashes: a process killed at every sync of a run,
+//! killed under load again and again, and a disk that fails or fills up.
+//!
+//! The witness knows only what the victim printed, which is what was acknowledged, and
+//! what the outside would have seen; it never looks into the victim.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+
+use roundtrip::clock::SystemClock;
+use roundtrip::inbox::End;
+use roundtrip::store::query::Found;
+use roundtrip::store::{Options, ReadExt, SqliteStore};
+use roundtrip::words::{LaneName, RequestId};
+
+/// What the outside knows after any number of victims.
+#[derive(Default)]
+struct Witness {
+    admitted: BTreeSet<String>,
+    tokens: BTreeSet<String>,
+    answered: BTreeSet<String>,
+    /// The slot and hash under which each request was sent.
+    sent: BTreeMap<String, (u64, String)>,
+    by_slot: BTreeMap<u64, String>,
+    settled: BTreeSet<String>,
+    refused: Vec<String>,
+    then: Vec<String>,
+    finished: bool,
+}
+
+impl Witness {
+    fn hears(&mut self, line: &str) {
+        let words: Vec<&str> = line.split(' ').collect();
+        match words.as_slice() {
+            ["admitted", id] => drop(self.admitted.insert((*id).into())),
+            ["token", token] => assert!(self.tokens.insert((*token).into()), "token {token} was issued twice"),
+            ["answered", id] => assert!(self.answered.insert((*id).into()), "{id} was answered twice"),
+            ["sent", id, nonce, hash] => self.sees_sent(id, nonce.parse().unwrap(), hash),
+            ["settled", id] => assert!(self.settled.insert((*id).into()), "{id} was settled twice"),
+            ["refused", ..] => self.refused.push(line["refused ".len()..].into()),
+            ["then", ..] => self.then.push(line["then ".len()..].into()),
+            ["finished"] => self.finished = true,
+            _ => panic!("what is this? {line}"),
+        }
+    }
+
+    /// Sending the same bytes again is harmless; other bytes, or another slot, are a second effect.
+    fn sees_sent(&mut self, id: &str, nonce: u64, hash: &str) {
+        let before = self.sent.entry(id.into()).or_insert_with(|| (nonce, hash.into()));
+        assert_eq!(*before, (nonce, hash.to_owned()), "{id} was sent in two ways");
+        let on_slot = self.by_slot.entry(nonce).or_insert_with(|| id.into());
+        assert_eq!(on_slot, id, "slot {nonce} carried two requests");
+    }
+
+    /// Runs a victim until it ends, or kills it after so many lines.
+    fn runs(&mut self, mut command: Command, kill_after: Option<usize>) {
+        let mut victim = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let lines = BufReader::new(victim.stdout.take().unwrap()).lines();
+        for (heard, line) in lines.enumerate() {
+            if Some(heard) == kill_after {
+                victim.kill().unwrap();
+            }
+            // A line cut short by the kill was not told.
+            let Ok(line) = line else { break };
+            self.hears(&line);
+        }
+        reap(victim, kill_after.is_some());
+    }
+
+    /// Everything that was acknowledged is in the store.
+    async fn checks(&self, file: &Path, all: bool) {
+        let options = Options { journal_entries: 512, spill_receipts: 16, ..Options::default() };
+        let store = SqliteStore::open(file, Arc::new(SystemClock::new()), options).unwrap();
+        for id in &self.admitted {
+            let id: RequestId = id.parse().unwrap();
+            let found = store.get(id).await.unwrap();
+            let name = id.to_string();
+            match found.unwrap_or_else(|| panic!("{id} was admitted and is lost")) {
+                Found::Live(view, bodies) => {
+                    assert!(!all, "{id} is not settled: {view:?}");
+                    assert!(!self.settled.contains(&name), "{id} was settled and is live again");
+                    if self.answered.contains(&name) {
+                        assert_eq!(bodies.response, Some(bodies.payload), "{id} was answered; {:?}", view.phase);
+                    }
+                }
+                Found::Ended(receipt) => assert_eq!(receipt.end, End::Settled),
+            }
+        }
+        let Some(lane) = store.lane(LaneName::new("lane").unwrap()).await.unwrap() else { return };
+        assert!(self.by_slot.keys().all(|nonce| *nonce < lane.next.0), "the high-water mark fell back");
+        if all {
+            let slots: Vec<u64> = self.by_slot.keys().copied().collect();
+            assert_eq!(slots, (0..lane.next.0).collect::<Vec<_>>(), "a gap among the slots");
+            assert_eq!(self.sent.len(), self.admitted.len(), "each is sent exactly once");
+        }
+    }
+}
+
+fn reap(mut victim: Child, killed: bool) {
+    let status = victim.wait().unwrap();
+    assert!(killed || status.success() || status.code().is_some(), "{status}");
+}
+
+fn victim(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_victim"));
+    command.args(args);
+    command
+}
+
+/// A victim under strace, which injects faults into its calls of the system.
+fn traced(inject: &str, args: &[&str]) -> Command {
+    let mut command = Command::new("strace");
+    command.args(["-f", "-qq", "-o", "/dev/null", "-e", "trace=fsync,fdatasync,pwrite64", "-e", inject]);
+    command.arg(env!("CARGO_BIN_EXE_victim")).args(args);
+    command
+}
+
+/// How often a clean run syncs.
+fn syncs(file: &Path, args: &[&str]) -> usize {
+    let log = file.with_extension("trace");
+    let status = Command::new("strace")
+        .args(["-f", "-qq", "-o", log.to_str().unwrap(), "-e", "trace=fsync,fdatasync"])
+        .arg(env!("CARGO_BIN_EXE_victim"))
+        .args(args)
+        .stdout(Stdio::null())
+        .status()
+        .unwrap();
+    assert!(status.success(), "the clean run failed: {status}");
+    let calls = std::fs::read_to_string(log).unwrap();
+    calls.lines().filter(|line| line.contains("sync(") && !line.contains("unfinished")).count()
+}
+
+fn soak() -> bool {
+    std::env::var_os("SOAK").is_some()
+}
+
+#[tokio::test]
+async fn a_kill_at_any_sync_loses_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let clean = folder.path().join("clean.db");
+    let total = syncs(&clean, &[clean.to_str().unwrap(), "0", "6", "2", "0"]);
+    assert!(total >= 12, "a run of three handfuls commits more often than {total} times");
+    for nth in 1..=total {
+        let file = folder.path().join(format!("killed-at-{nth}.db"));
+        let name = file.to_str().unwrap();
+        let mut witness = Witness::default();
+        let kill = format!("inject=fsync,fdatasync:signal=KILL:when={nth}");
+        witness.runs(traced(&kill, &[name, "0", "6", "2", "0"]), None);
+        witness.checks(&file, false).await;
+        witness.runs(victim(&[name, "0", "6", "2", "1"]), None);
+        assert!(witness.finished, "after a kill at sync {nth} of {total} the rest was not carried");
+        assert_eq!(witness.admitted.len(), 6);
+        witness.checks(&file, true).await;
+    }
+}
+
+#[tokio::test]
+async fn kills_under_load_lose_nothing() {
+    let kills = if soak() { 2000 } else { 200 };
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("load.db");
+    let name = file.to_str().unwrap();
+    let mut witness = Witness::default();
+    // A small generator with a fixed seed: a failing run can be run again.
+    let mut seed = 0x2545_F491_4F6C_DD1D_u64;
+    for round in 0..kills {
+        seed ^= seed << 13;
+        seed ^= seed >> 7;
+        seed ^= seed << 17;
+        let kill_after = usize::try_from(seed % 120).unwrap();
+        let (first, hours) = ((round * 1000).to_string(), (round + 1).to_string());
+        witness.runs(victim(&[name, &first, "64", "16", &hours]), Some(kill_after));
+    }
+    let last = (kills + 1).to_string();
+    witness.runs(victim(&[name, "900000000", "1", "1", &last]), None);
+    assert!(witness.finished);
+    assert!(witness.admitted.len() > kills, "the victims came too short to prove anything");
+    witness.checks(&file, true).await;
+}
+
+#[tokio::test]
+async fn a_sync_that_fails_is_fatal_and_never_retried() {
+    let folder = tempfile::tempdir().unwrap();
+    for nth in [4, 7, 11] {
+        let file = folder.path().join(format!("eio-{nth}.db"));
+        let name = file.to_str().unwrap();
+        let mut witness = Witness::default();
+        witness.runs(traced(&format!("inject=fsync,fdatasync:error=EIO:when={nth}"), &[name, "0", "6", "2", "0"]), None);
+        assert!(!witness.finished);
+        assert!(witness.refused[0].contains("can no longer be trusted"), "{:?}", witness.refused);
+        assert!(witness.then[0].contains("can no longer be trusted"), "{:?}", witness.then);
+        witness.checks(&file, false).await;
+        witness.runs(victim(&[name, "0", "6", "2", "1"]), None);
+        assert!(witness.finished);
+        witness.checks(&file, true).await;
+    }
+}
+
+#[tokio::test]
+async fn a_full_disk_refuses_and_goes_on_when_there_is_room() {
+    let folder = tempfile::tempdir().unwrap();
+    for first in [40, 60, 90] {
+        let file = folder.path().join(format!("full-{first}.db"));
+        let name = file.to_str().unwrap();
+        let mut witness = Witness::default();
+        let full = format!("inject=pwrite64:error=ENOSPC:when={first}..{}", first + 6);
+        witness.runs(traced(&full, &[name, "0", "20", "4", "0"]), None);
+        assert!(witness.finished, "there was room again: {:?}", witness.refused);
+        assert!(!witness.refused.is_empty(), "nothing was refused: choose another call");
+        assert!(witness.refused.iter().all(|why| why.contains("is full")), "{:?}", witness.refused);
+        witness.checks(&file, true).await;
+    }
+}

@@ -1,0 +1,13 @@
+//! The engine's tests from outside.
+#![cfg(feature = "testkit")]
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod batching;
+#[cfg(feature = "sqlite")]
+mod crash;
+#[cfg(feature = "sqlite")]
+mod file;
+mod memory;
+mod random;
+#[cfg(feature = "sqlite")]
+mod sqlite;

@@ -1,0 +1,503 @@
+//! Two stores under the same random operations, clocks and restarts: the same
+//! outcomes, and the same picture at every restart and in the end.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
+use roundtrip::inbox::Standing;
+use roundtrip::listener::Cursor;
+use roundtrip::sender::{AttemptKind, ParcelStage};
+use roundtrip::store::op::{
+    Admit, Amend, Amendment, Answer, Assign, Attempt, Close, CursorMove, Define, Effect, Extend, Fail, Gather, Grant,
+    Judgement, LaneOrder, Lead, Lease, Mend, NewParcel, NewRequest, Op, Order, Outcome, Pause, Prune, Release, Remedy,
+    Seat, Settle, Sight, Verdict,
+};
+use roundtrip::store::policy::{Gate, Horizon, QueueOrder, RoutePolicy};
+use roundtrip::store::query::{LaneView, ListFilter, RequestView};
+use roundtrip::store::{Options, ReadExt};
+use roundtrip::testkit::bench::{Bench, Harness, InBatches, InMemory, START};
+use roundtrip::testkit::picture::{Picture, Sights};
+use roundtrip::testkit::samples::*;
+use roundtrip::words::{
+    ClaimId, Destination, ErrorClass, GroupKey, HolderName, LaneName, Nonce, Payload, RequestId, RouteName, Token,
+    UnixMs,
+};
+
+/// Small enough that journals are trimmed and receipts spilled.
+const OPTIONS: Options = Options { journal_entries: 64, spill_receipts: 4, lease_write_ms: 3_600_000 };
+const CASES: u32 = 200;
+const IDS: u64 = 10;
+/// Of every route, and the longest: a restart shortens what is longer than its route's.
+const LEASE_MS: u64 = 1000;
+
+#[test]
+fn batching_changes_nothing() {
+    compare(InMemory::default, || InBatches::of(InMemory::default()));
+}
+
+/// Compares two kinds of store. `PROPTEST_CASES` asks for more, and for random seeds.
+fn compare<A: Harness, B: Harness>(one: impl Fn() -> A, two: impl Fn() -> B) {
+    let asked = std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok());
+    let config = Config {
+        cases: asked.unwrap_or(CASES),
+        failure_persistence: None,
+        max_shrink_iters: 4000,
+        ..Config::default()
+    };
+    let mut runner = match asked {
+        Some(_) => TestRunner::new(config),
+        None => TestRunner::new_with_rng(config, TestRng::deterministic_rng(RngAlgorithm::ChaCha)),
+    };
+    let steps = vec((any::<u8>(), vec(any::<u64>(), 1..5)), 1..80);
+    let result = runner.run(&steps, |steps| {
+        let runtime = tokio::runtime::Builder::new_current_thread().build()?;
+        runtime.block_on(async {
+            let benches = [Bench::open_with(one(), OPTIONS).await, Bench::open_with(two(), OPTIONS).await];
+            Pair { benches, world: World::new() }.run(&steps).await;
+        });
+        Ok(())
+    });
+    result.unwrap_or_else(|failure| panic!("{failure}"));
+}
+
+/// The two stores and what their callers know.
+struct Pair {
+    benches: [Bench; 2],
+    world: World,
+}
+
+impl Pair {
+    async fn run(&mut self, steps: &[(u8, Vec<u64>)]) {
+        self.apply(setup()).await;
+        for (event, seeds) in steps {
+            match event % 16 {
+                0 => self.restart().await,
+                1..=4 => self.set_clock(self.world.now.plus(1 << (event >> 3))),
+                5 => self.set_clock(UnixMs(self.world.now.0 - 700)),
+                _ => {}
+            }
+            self.world.look(&self.benches[0]).await;
+            let batch: Vec<Op> = seeds.iter().map(|seed| self.world.op(&mut Dice(*seed))).collect();
+            self.apply(batch).await;
+        }
+        self.restart().await;
+    }
+
+    async fn apply(&mut self, batch: Vec<Op>) {
+        let one = self.benches[0].batch(batch.clone()).await;
+        let two = self.benches[1].batch(batch.clone()).await;
+        assert_eq!(one, two, "the stores answer differently to {batch:?}");
+        batch.iter().zip(&one).for_each(|(op, outcome)| self.world.learn(op, outcome));
+    }
+
+    fn set_clock(&mut self, now: UnixMs) {
+        self.world.now = now;
+        self.world.latest = self.world.latest.max(now);
+        self.benches.iter().for_each(|bench| bench.clock.set(now));
+    }
+
+    async fn restart(&mut self) {
+        let before = self.pictures().await;
+        for bench in &mut self.benches {
+            bench.restart().await;
+        }
+        let after = self.pictures().await;
+        // With a clock that stepped back, the new start holds what is not due again.
+        if self.world.now == self.world.latest {
+            before.assert_same(&after, "a restart");
+        }
+    }
+
+    /// The one picture that both stores show.
+    async fn pictures(&self) -> Picture {
+        let mut pictures = Vec::new();
+        for bench in &self.benches {
+            // A store may or may not write leases when it is closed.
+            bench.commit().await;
+            pictures.push(Picture::of(&**bench.store(), &sights()).await);
+        }
+        pictures[0].assert_same(&pictures[1], "two stores");
+        pictures.remove(0)
+    }
+}
+
+fn sights() -> Sights {
+    Sights {
+        ids: (0..IDS).map(id).collect(),
+        listeners: BTreeSet::from([listener()]),
+        groups: (0..2).map(group_at).collect(),
+        destinations: BTreeSet::from([destination(), other_destination()]),
+    }
+}
+
+fn setup() -> Vec<Op> {
+    let mut ops = Vec::new();
+    for n in 0..2 {
+        let policy = RoutePolicy { lease_ms: LEASE_MS, ..policy() };
+        ops.push(Op::Define(Define { route: route_at(n), policy }));
+        ops.push(Op::Lead(Lead { seat: Seat::Route(route_at(n)), holder: holder(), ttl_ms: 5000 }));
+        let order = Order::Open { destination: destination(), window: 3, first: Nonce(5) };
+        ops.push(Op::Lane(LaneOrder { lane: lane_at(n), order }));
+        ops.push(Op::Lead(Lead { seat: Seat::Lane(lane_at(n)), holder: holder(), ttl_ms: 5000 }));
+    }
+    ops
+}
+
+fn route_at(n: u64) -> RouteName {
+    route_named(["orders", "quotes"][(n % 2) as usize])
+}
+
+fn lane_at(n: u64) -> LaneName {
+    lane_named(["lane-1", "lane-2"][(n % 2) as usize])
+}
+
+fn group_at(n: u64) -> GroupKey {
+    group_named(["group-1", "group-2"][(n % 2) as usize])
+}
+
+/// A seed, used up roll by roll.
+struct Dice(u64);
+
+impl Dice {
+    /// A number below this.
+    fn roll(&mut self, below: u64) -> u64 {
+        let rolled = self.0 % below;
+        // What is left is mixed, so that late rolls are not all zero.
+        self.0 = (self.0 / below).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(17) ^ (self.0 >> 7);
+        rolled
+    }
+
+    fn one_in(&mut self, n: u64) -> bool {
+        self.roll(n) == n - 1
+    }
+
+    fn pick<T: Clone>(&mut self, from: &[T]) -> Option<T> {
+        let at = self.roll(from.len().max(1) as u64);
+        from.get(at as usize).cloned()
+    }
+}
+
+/// What callers know: from outcomes, and so sometimes out of date, and from a look at
+/// the store before each batch.
+struct World {
+    now: UnixMs,
+    latest: UnixMs,
+    grants: Vec<Grant>,
+    cursors: Vec<Option<Cursor>>,
+    seats: BTreeMap<Seat, Vec<Token>>,
+    attempts: u64,
+    live: Vec<RequestView>,
+    ready: Vec<RequestId>,
+    lanes: Vec<LaneView>,
+}
+
+const REMEMBERED: usize = 12;
+
+impl World {
+    fn new() -> World {
+        World {
+            now: START,
+            latest: START,
+            grants: Vec::new(),
+            cursors: vec![None],
+            seats: BTreeMap::new(),
+            attempts: 0,
+            live: Vec::new(),
+            ready: Vec::new(),
+            lanes: Vec::new(),
+        }
+    }
+
+    async fn look(&mut self, bench: &Bench) {
+        let store = bench.store();
+        self.live = store.list(ListFilter { limit: 100, ..ListFilter::default() }).await.unwrap().requests;
+        self.ready = store.ready(destination(), 100).await.unwrap().into_iter().map(|ready| ready.id).collect();
+        self.lanes.clear();
+        for n in 0..2 {
+            self.lanes.extend(store.lane(lane_at(n)).await.unwrap());
+        }
+    }
+
+    fn learn(&mut self, op: &Op, outcome: &Outcome) {
+        match (op, outcome) {
+            (_, Outcome::Applied(Effect::Leased(grants))) => {
+                self.grants.extend(grants.iter().cloned());
+                self.grants.drain(..self.grants.len().saturating_sub(REMEMBERED));
+            }
+            (_, Outcome::Applied(Effect::Admitted(_, Some(cursor)))) => {
+                self.cursors.push(Some(*cursor));
+                self.cursors.drain(..self.cursors.len().saturating_sub(3));
+            }
+            (Op::Lead(lead), Outcome::Applied(Effect::Led(token, _))) => {
+                let tokens = self.seats.entry(lead.seat.clone()).or_default();
+                if tokens.last() != Some(token) {
+                    tokens.push(*token);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Mostly the newest token of a seat; sometimes an older one, or one that never was.
+    fn token(&self, dice: &mut Dice, seat: Seat) -> Token {
+        let known = self.seats.get(&seat).map_or(&[][..], Vec::as_slice);
+        let never = Token { epoch: 1, count: 99 };
+        match dice.roll(20) {
+            0 => never,
+            1 => dice.pick(known).unwrap_or(never),
+            _ => known.last().copied().unwrap_or(never),
+        }
+    }
+
+    /// Mostly a grant that may still hold.
+    fn grant(&self, dice: &mut Dice) -> Grant {
+        dice.pick(&self.grants).unwrap_or_else(|| Grant {
+            id: id(0),
+            token: Token { epoch: 1, count: 1 },
+            until: self.now,
+            attempt: 1,
+            generation: 0,
+            revision: 0,
+            standing: Standing::Seen,
+            deadline: None,
+            payload: Payload::default(),
+            trace: None,
+        })
+    }
+
+    fn op(&mut self, dice: &mut Dice) -> Op {
+        match dice.roll(40) {
+            0..=7 => self.admit(dice),
+            8..=12 => self.amend(dice),
+            13..=17 => self.lease(dice),
+            18..=22 => self.answer(dice),
+            23..=25 => self.give_back(dice),
+            26..=29 => self.assign(dice),
+            30..=33 => self.settle(dice),
+            34 | 35 => self.upkeep(dice),
+            36 => self.gather(dice),
+            37 => self.lead(dice),
+            38 => self.order(dice),
+            _ => self.govern(dice),
+        }
+    }
+
+    /// Occurrence `n` belongs to request `n % IDS`, and shows one of two contents.
+    fn request(&self, dice: &mut Dice) -> NewRequest {
+        let occurrence_no = dice.roll(IDS * 3);
+        let n = occurrence_no % IDS;
+        let standings = [Standing::Seen, Standing::Final, Standing::Final];
+        NewRequest {
+            route: route_at(n),
+            occurrence: occurrence(occurrence_no),
+            place: (!dice.one_in(4)).then(|| place(100 + occurrence_no)),
+            standing: standings[dice.roll(3) as usize],
+            payload: Payload::raw(format!("content {}", u64::from(dice.one_in(4)))),
+            due: dice.one_in(4).then(|| self.now.plus(dice.roll(2000))),
+            deadline: dice.one_in(4).then(|| self.now.plus(dice.roll(20_000))),
+            priority: dice.roll(3) as u8,
+            trace: dice.one_in(4).then(|| "trace".into()),
+            ..request(n)
+        }
+    }
+
+    fn requests(&self, dice: &mut Dice, below: u64) -> Vec<NewRequest> {
+        (0..dice.roll(below)).map(|_| self.request(dice)).collect()
+    }
+
+    fn admit(&self, dice: &mut Dice) -> Op {
+        let cursor = dice.one_in(3).then(|| CursorMove {
+            listener: listener(),
+            expected: match dice.one_in(4) {
+                true => dice.pick(&self.cursors).flatten(),
+                false => self.cursors.last().copied().flatten(),
+            },
+            next: position(dice.roll(4)),
+        });
+        Op::Admit(Admit { cursor, requests: self.requests(dice, 4) })
+    }
+
+    fn amend(&self, dice: &mut Dice) -> Op {
+        let occurrence_no = dice.roll(IDS * 3);
+        let n = occurrence_no % IDS;
+        let shown = dice.pick(&self.live).and_then(|live| dice.pick(&live.occurrences)).map(|shown| shown.id);
+        let occurrence = shown.filter(|_| !dice.one_in(4)).unwrap_or(occurrence(occurrence_no));
+        let shows = |live: &&RequestView| live.occurrences.iter().any(|shown| shown.id == occurrence);
+        let (id, route) = match self.live.iter().find(shows) {
+            Some(live) => (live.id, live.route.clone()),
+            None => (id(n), route_at(n)),
+        };
+        let change = match dice.roll(9) {
+            0..=2 => Amendment::Finalize { occurrence },
+            3 | 4 => Amendment::Orphan { occurrence },
+            5 => Amendment::Include { occurrence, height: place(dice.roll(200)).height },
+            6 => Amendment::Withdraw { occurrence },
+            7 => Amendment::Supersede {
+                id,
+                occurrence,
+                place: Some(place(occurrence_no)),
+                payload: Payload::raw(format!("content {}", dice.roll(2))),
+            },
+            _ => Amendment::Elsewhere { id },
+        };
+        Op::Amend(Amend { lead: self.token(dice, Seat::Route(route)), change })
+    }
+
+    fn lease(&self, dice: &mut Dice) -> Op {
+        Op::Lease(Lease {
+            route: route_at(dice.roll(2)),
+            worker: [worker(), other_worker()][dice.roll(2) as usize].clone(),
+            max: dice.roll(4) as usize,
+            claim: ClaimId(dice.roll(20)),
+            lease_ms: dice.one_in(4).then(|| dice.roll(LEASE_MS)),
+        })
+    }
+
+    fn answer(&self, dice: &mut Dice) -> Op {
+        let grant = self.grant(dice);
+        let follow_ups = if dice.one_in(4) { self.requests(dice, 3) } else { Vec::new() };
+        let items = (0..dice.roll(8) / 5).map(|_| self.item(dice)).collect();
+        Op::Answer(Answer { follow_ups, items, ..answer(&grant) })
+    }
+
+    fn item(&self, dice: &mut Dice) -> Gather {
+        Gather { group: group_at(dice.roll(2)), ..gather(dice.roll(5)) }
+    }
+
+    fn give_back(&self, dice: &mut Dice) -> Op {
+        let grant = self.grant(dice);
+        let classes = [ErrorClass::Transport, ErrorClass::Retryable, ErrorClass::Crash, ErrorClass::Fatal];
+        let (class, after_ms) = (classes[dice.roll(4) as usize], dice.roll(800));
+        let verdict = match dice.roll(6) {
+            0 => Verdict::Dead { response: None },
+            1 => Verdict::Dead { response: Some(Payload::raw("it failed")) },
+            _ => Verdict::Retry { after_ms },
+        };
+        match dice.roll(4) {
+            0 => Op::Extend(Extend { lease_ms: None, ..extend(&grant) }),
+            1 => Op::Release(Release { after_ms, ..release(&grant) }),
+            _ => Op::Fail(Fail { verdict, ..fail(&grant, class) }),
+        }
+    }
+
+    fn signed(&mut self, dice: &mut Dice) -> roundtrip::sender::SignedAttempt {
+        self.attempts += 1;
+        signed(self.attempts, if dice.one_in(4) { AttemptKind::Cancel } else { AttemptKind::Carry })
+    }
+
+    fn assign(&mut self, dice: &mut Dice) -> Op {
+        let LaneView { name: lane, next, .. } = dice.pick(&self.lanes).unwrap();
+        let first = Nonce(if dice.one_in(8) { next.0 - dice.roll(2) } else { next.0 });
+        let mut ready = self.ready.clone();
+        let parcels = (0..=dice.roll(2)).map(|_| {
+            let anyone = (0..dice.roll(16) / 14).map(|_| id(dice.roll(IDS)));
+            let deliveries = anyone.chain(ready.drain(..ready.len().min(2))).collect();
+            NewParcel { deliveries, attempt: self.signed(dice) }
+        });
+        let parcels = parcels.collect();
+        Op::Assign(Assign { owner: self.token(dice, Seat::Lane(lane.clone())), lane, first, parcels })
+    }
+
+    fn settle(&mut self, dice: &mut Dice) -> Op {
+        let view = dice.pick(&self.lanes).unwrap();
+        let (lane, parcel) = (view.name, dice.pick(&view.parcels));
+        let owner = self.token(dice, Seat::Lane(lane.clone()));
+        let any_nonce = Nonce(view.next.0.saturating_sub(dice.roll(3)));
+        let nonce = parcel.as_ref().map_or(any_nonce, |parcel| parcel.nonce);
+        if dice.one_in(6) {
+            return Op::Attempt(Attempt { lane, owner, nonce, attempt: self.signed(dice) });
+        }
+        let known = parcel.as_ref().and_then(|parcel| dice.pick(&parcel.attempts)).map(|attempt| attempt.hash);
+        let mut found = block(self.attempts, dice.roll(3));
+        found.attempt = known.filter(|_| !dice.one_in(8)).unwrap_or(found.attempt);
+        let judgement = match dice.roll(4) {
+            0 => Judgement::Again(note(ErrorClass::Retryable)),
+            1 => Judgement::Failed(note(ErrorClass::Fatal)),
+            _ => Judgement::Done,
+        };
+        let sight = match dice.roll(6) {
+            0 | 1 => Sight::Included(found),
+            2 => Sight::Confirmed(found),
+            3 => Sight::Final(found, judgement),
+            4 => Sight::Back,
+            _ => Sight::Displaced,
+        };
+        let stages = [ParcelStage::Assigned, ParcelStage::Included, ParcelStage::Confirmed];
+        let stage = parcel.map(|parcel| parcel.stage).filter(|_| !dice.one_in(8));
+        let expected = stage.unwrap_or(stages[dice.roll(3) as usize]);
+        Op::Settle(Settle { lane, owner, nonce, expected, sight })
+    }
+
+    fn upkeep(&self, dice: &mut Dice) -> Op {
+        let limit = dice.roll(6) as usize;
+        match dice.roll(3) {
+            0 => Op::Rescue { limit },
+            1 => Op::Expire { limit },
+            _ => {
+                let floors = if dice.one_in(4) { vec![place(90 + dice.roll(20))] } else { Vec::new() };
+                Op::Prune(Prune { limit, floors })
+            }
+        }
+    }
+
+    fn gather(&self, dice: &mut Dice) -> Op {
+        match dice.one_in(3) {
+            true => Op::Close(Close { group: group_at(dice.roll(2)), request: self.request(dice) }),
+            false => Op::Gather(self.item(dice)),
+        }
+    }
+
+    fn lead(&self, dice: &mut Dice) -> Op {
+        let n = dice.roll(2);
+        let seat = [Seat::Lane(lane_at(n)), Seat::Route(route_at(n)), Seat::Upkeep][dice.roll(3) as usize].clone();
+        let holders: [HolderName; 2] = [holder(), other_holder()];
+        Op::Lead(Lead { seat, holder: holders[dice.roll(2) as usize].clone(), ttl_ms: dice.roll(3) * 1000 })
+    }
+
+    fn order(&self, dice: &mut Dice) -> Op {
+        let LaneView { name: lane, next, .. } = dice.pick(&self.lanes).unwrap();
+        let outside_next = next.plus(u64::from(dice.one_in(6)));
+        let order = match dice.roll(8) {
+            0 => Order::Pause { reason: "funds".into() },
+            1 => Order::Quarantine { until: self.now.plus(dice.roll(2000)) },
+            2 => Order::Observe { outside_next },
+            3 => Order::Open { destination: destination(), window: 2 + dice.roll(4) as u32, first: Nonce(0) },
+            4 | 5 => Order::Reconcile { outside_next },
+            _ => Order::Resume,
+        };
+        Op::Lane(LaneOrder { lane, order })
+    }
+
+    fn govern(&self, dice: &mut Dice) -> Op {
+        let route = route_at(dice.roll(2));
+        match dice.roll(6) {
+            0 => Op::Pause(Pause { route, paused: dice.one_in(4) }),
+            1 | 2 => Op::Define(Define { route, policy: self.policy(dice) }),
+            _ => {
+                let remedies = [Remedy::Retry, Remedy::Retry, Remedy::Drop, Remedy::Cancel];
+                Op::Mend(Mend { id: id(dice.roll(IDS)), remedy: remedies[dice.roll(4) as usize] })
+            }
+        }
+    }
+
+    fn policy(&self, dice: &mut Dice) -> RoutePolicy {
+        let gate = |dice: &mut Dice| if dice.one_in(2) { Gate::Seen } else { Gate::Final };
+        let destinations: [Option<Destination>; 4] =
+            [Some(destination()), Some(destination()), Some(other_destination()), None];
+        RoutePolicy {
+            work_on: gate(dice),
+            publish_on: gate(dice),
+            order: if dice.one_in(2) { QueueOrder::Priority } else { QueueOrder::Fifo },
+            horizon: [Horizon::UntilSettled, Horizon::For { ms: 900 }, Horizon::Forever][dice.roll(3) as usize],
+            capacity: 3 + dice.roll(6),
+            lease_ms: LEASE_MS,
+            attempts_max: 2,
+            crashes_max: 2,
+            destination: destinations[dice.roll(4) as usize].clone(),
+            receipt_ms: dice.roll(3) * 1000,
+            dead_ms: dice.roll(3) * 1000,
+        }
+    }
+}
