@@ -188,10 +188,8 @@ impl<S: Store + Clone> Victim<S> {
     }
 
     fn settle(&self, parcel: &ParcelView) -> Op {
-        let block = Block {
-            attempt: parcel.attempts[0].hash,
-            at: Position { height: Height(parcel.nonce.0), hash: [0; 32] },
-        };
+        let block =
+            Block { attempt: parcel.attempts[0].hash, at: Position { height: Height(parcel.nonce.0), hash: [0; 32] } };
         Op::Settle(Settle {
             lane: self.lane.clone(),
             owner: self.owner,

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 use roundtrip::clock::SystemClock;
@@ -67,7 +67,7 @@ impl Witness {
             let Ok(line) = line else { break };
             self.hears(&line);
         }
-        reap(victim, kill_after.is_some());
+        victim.wait().unwrap();
     }
 
     /// Everything that was acknowledged is in the store.
@@ -94,14 +94,11 @@ impl Witness {
         if all {
             let slots: Vec<u64> = self.by_slot.keys().copied().collect();
             assert_eq!(slots, (0..lane.next.0).collect::<Vec<_>>(), "a gap among the slots");
-            assert_eq!(self.sent.len(), self.admitted.len(), "each is sent exactly once");
+            // Some were stored whose victim died before it could tell.
+            let unsent = self.admitted.iter().find(|id| !self.sent.contains_key(*id));
+            assert_eq!(unsent, None, "admitted and never sent");
         }
     }
-}
-
-fn reap(mut victim: Child, killed: bool) {
-    let status = victim.wait().unwrap();
-    assert!(killed || status.success() || status.code().is_some(), "{status}");
 }
 
 fn victim(args: &[&str]) -> Command {
@@ -184,33 +181,46 @@ async fn kills_under_load_lose_nothing() {
 #[tokio::test]
 async fn a_sync_that_fails_is_fatal_and_never_retried() {
     let folder = tempfile::tempdir().unwrap();
-    for nth in [4, 7, 11] {
+    let clean = folder.path().join("clean.db");
+    let total = syncs(&clean, &[clean.to_str().unwrap(), "0", "2", "2", "0"]);
+    let mut refused = 0;
+    for nth in 1..=total {
         let file = folder.path().join(format!("eio-{nth}.db"));
         let name = file.to_str().unwrap();
         let mut witness = Witness::default();
-        witness.runs(traced(&format!("inject=fsync,fdatasync:error=EIO:when={nth}"), &[name, "0", "6", "2", "0"]), None);
-        assert!(!witness.finished);
-        assert!(witness.refused[0].contains("can no longer be trusted"), "{:?}", witness.refused);
-        assert!(witness.then[0].contains("can no longer be trusted"), "{:?}", witness.then);
+        let fail = format!("inject=fsync,fdatasync:error=EIO:when={nth}");
+        witness.runs(traced(&fail, &[name, "0", "2", "2", "0"]), None);
+        for told in witness.refused.iter().chain(&witness.then) {
+            assert!(told.contains("can no longer be trusted"), "{told}");
+        }
+        assert_eq!(witness.refused.is_empty(), witness.then.is_empty());
+        assert!(!witness.finished || witness.refused.is_empty(), "went on after a refusal");
+        refused += usize::from(!witness.refused.is_empty());
         witness.checks(&file, false).await;
-        witness.runs(victim(&[name, "0", "6", "2", "1"]), None);
+        witness.runs(victim(&[name, "0", "2", "2", "1"]), None);
         assert!(witness.finished);
         witness.checks(&file, true).await;
     }
+    assert!(refused >= 5, "of {total} syncs only {refused} were commits of a batch");
 }
 
 #[tokio::test]
 async fn a_full_disk_refuses_and_goes_on_when_there_is_room() {
     let folder = tempfile::tempdir().unwrap();
-    for first in [40, 60, 90] {
+    let mut refused = 0;
+    for first in (4..134).step_by(10) {
         let file = folder.path().join(format!("full-{first}.db"));
         let name = file.to_str().unwrap();
         let mut witness = Witness::default();
         let full = format!("inject=pwrite64:error=ENOSPC:when={first}..{}", first + 6);
-        witness.runs(traced(&full, &[name, "0", "20", "4", "0"]), None);
-        assert!(witness.finished, "there was room again: {:?}", witness.refused);
-        assert!(!witness.refused.is_empty(), "nothing was refused: choose another call");
+        witness.runs(traced(&full, &[name, "0", "6", "2", "0"]), None);
         assert!(witness.refused.iter().all(|why| why.contains("is full")), "{:?}", witness.refused);
+        // Full while it is opened, it does not open; full later, it goes on by itself.
+        assert!(witness.finished || witness.refused.is_empty(), "there was room again");
+        refused += usize::from(!witness.refused.is_empty());
+        witness.runs(victim(&[name, "0", "6", "2", "1"]), None);
+        assert!(witness.finished);
         witness.checks(&file, true).await;
     }
+    assert!(refused >= 5, "only {refused} of the runs met a full disk after they had opened");
 }

@@ -11,10 +11,9 @@ use roundtrip::store::op::{Admit, Define, Effect, LaneOrder, Lead, Lease, Op, Or
 use roundtrip::store::policy::RoutePolicy;
 use roundtrip::store::query::{Found, ListFilter};
 use roundtrip::store::{Options, ReadExt, SqliteReader, SqliteStore, Store, StoreError, StoreExt, open};
-use roundtrip::words::{ClaimId, Nonce, Token, UnixMs};
 use roundtrip::testkit::samples::{self, lane, listener, request, route};
+use roundtrip::words::{ClaimId, Nonce, Token, UnixMs};
 use rusqlite::Connection;
-
 
 fn open_at(path: &Path, clock: &ManualClock) -> Result<SqliteStore, StoreError> {
     let clock: Arc<dyn Clock> = Arc::new(clock.clone());
@@ -40,10 +39,7 @@ async fn a_second_owner_is_refused_and_told_who_the_first_is() {
     let path = folder.path().join("store.db");
     let owner = open_at(&path, &clock()).unwrap();
     let refusal = open_at(&path, &clock()).err().unwrap();
-    assert_eq!(
-        refusal,
-        StoreError::Owned { path: path.display().to_string(), owner: std::process::id().to_string() }
-    );
+    assert_eq!(refusal, StoreError::Owned { path: path.display().to_string(), owner: std::process::id().to_string() });
     assert!(refusal.to_string().contains("one process owns a store"));
     drop(owner);
     open_at(&path, &clock()).unwrap();

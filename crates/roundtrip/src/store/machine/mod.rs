@@ -542,7 +542,12 @@ impl Machine {
     }
 
     /// The live request of this id; `late` says what it means here that it has ended.
-    fn live<D: Disk>(&self, disk: &mut D, id: &RequestId, late: impl FnOnce(StateKind) -> Stale) -> Result<Slot, Outcome> {
+    fn live<D: Disk>(
+        &self,
+        disk: &mut D,
+        id: &RequestId,
+        late: impl FnOnce(StateKind) -> Stale,
+    ) -> Result<Slot, Outcome> {
         if let Some(slot) = self.find_request(id) {
             return Ok(slot);
         }

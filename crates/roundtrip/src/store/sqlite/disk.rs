@@ -160,11 +160,9 @@ impl<'c> SqliteDisk<'c> {
             )?,
             get_body: conn.prepare("SELECT encoding, body, trace FROM request WHERE seq = ?1")?,
             put_mark: conn.prepare("INSERT OR REPLACE INTO mark (seq, row) VALUES (?1, ?2)")?,
-            put_answer: conn
-                .prepare("INSERT INTO answer (seq, head, encoding, response) VALUES (?1, ?2, ?3, ?4)")?,
+            put_answer: conn.prepare("INSERT INTO answer (seq, head, encoding, response) VALUES (?1, ?2, ?3, ?4)")?,
             get_response: conn.prepare("SELECT encoding, response FROM answer WHERE seq = ?1")?,
-            put_parcel: conn
-                .prepare("INSERT OR REPLACE INTO parcel (no, lane, nonce, row) VALUES (?1, ?2, ?3, ?4)")?,
+            put_parcel: conn.prepare("INSERT OR REPLACE INTO parcel (no, lane, nonce, row) VALUES (?1, ?2, ?3, ?4)")?,
             put_receipt: conn.prepare("INSERT INTO receipt (no, row) VALUES (?1, ?2)")?,
             append_journal: conn.prepare("INSERT OR REPLACE INTO journal (position, entries) VALUES (?1, ?2)")?,
         })

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rusqlite::{Connection, ErrorCode, OpenFlags};
+use rusqlite::{Connection, ErrorCode, OpenFlags, ffi};
 
 use super::runs;
 use crate::store::StoreError;
@@ -67,8 +67,11 @@ pub(super) fn io_error(path: &Path, reason: String) -> StoreError {
 /// An error of SQLite's as a condition that callers can tell apart.
 pub(super) fn store_error(path: &Path, error: &rusqlite::Error) -> StoreError {
     let (path, reason) = (path.display().to_string(), error.to_string());
+    // SQLite's shared memory is a file too; that it cannot grow is all that is wrong.
+    let no_room = error.sqlite_error().is_some_and(|error| error.extended_code == ffi::SQLITE_IOERR_SHMSIZE);
     match error.sqlite_error_code() {
         Some(ErrorCode::DiskFull) => StoreError::DiskFull { path },
+        _ if no_room => StoreError::DiskFull { path },
         Some(ErrorCode::NotADatabase) => StoreError::NotAStore { path, reason },
         _ => StoreError::Failed { path, reason },
     }
@@ -84,7 +87,6 @@ pub(super) fn open_for_writing(path: &Path) -> Result<(Connection, LogPages), St
     check_format(&conn, path)?;
     conn.execute_batch(&format!(
         "PRAGMA page_size = 8192;
-         PRAGMA journal_mode = WAL;
          PRAGMA synchronous = FULL;
          PRAGMA wal_autocheckpoint = 0;
          PRAGMA journal_size_limit = {LOG_BYTES_KEPT};
@@ -95,6 +97,11 @@ pub(super) fn open_for_writing(path: &Path) -> Result<(Connection, LogPages), St
     ))
     .map_err(fail)?;
     conn.set_prepared_statement_cache_capacity(64);
+    // SQLite stays with another mode, and says so without an error, if it cannot have this one.
+    let mode: String = conn.query_row("PRAGMA journal_mode = WAL", [], |row| row.get(0)).map_err(fail)?;
+    if mode != "wal" {
+        return Err(io_error(path, format!("its disk gives no write-ahead log, only {mode}: use a local disk")));
+    }
     if user_version(&conn).map_err(fail)? == 0 {
         let runs = runs::SCHEMA;
         let create = format!(

@@ -188,7 +188,8 @@ impl Embedded {
         ahead.sort_by_key(|request| request.seq);
         let fresh = ahead.iter().map(|request| request.seq).filter(|seq| {
             let slots = self.machine.fresh_leases.iter();
-            let live = |slot: &Slot| self.requests().any(|r| self.machine.find_request(&r.id) == Some(*slot) && r.seq == *seq);
+            let live =
+                |slot: &Slot| self.requests().any(|r| self.machine.find_request(&r.id) == Some(*slot) && r.seq == *seq);
             slots.filter(|slot| live(slot)).count() > 0
         });
         let fresh = fresh.collect();

@@ -215,7 +215,10 @@ fn place(height: u64) -> Place {
 impl State {
     fn new(model: &Intake) -> State {
         let mut store = Embedded::new();
-        store.commit(Op::Define(Define { route: route(), policy: RoutePolicy { lease_ms: LEASE_MS, ..Default::default() } }));
+        store.commit(Op::Define(Define {
+            route: route(),
+            policy: RoutePolicy { lease_ms: LEASE_MS, ..Default::default() },
+        }));
         let holder = HolderName::new("lead").unwrap();
         let led = store.commit(Op::Lead(Lead { seat: Seat::Route(route()), holder, ttl_ms: u64::MAX }));
         let Outcome::Applied(Effect::Led(lead, _)) = led else { panic!("a free seat is given: {led:?}") };
@@ -288,7 +291,10 @@ impl State {
         };
         let requests = event.map(|event| self.new_request(model, event, next)).into_iter().collect();
         let next = self.origin.position(next);
-        Some(Op::Admit(Admit { cursor: Some(CursorMove { listener: listener(), expected: self.cursor, next }), requests }))
+        Some(Op::Admit(Admit {
+            cursor: Some(CursorMove { listener: listener(), expected: self.cursor, next }),
+            requests,
+        }))
     }
 
     fn new_request(&self, model: &Intake, event: u8, height: u64) -> NewRequest {
@@ -385,7 +391,8 @@ impl State {
 
     fn learn_cursor(&mut self, outcome: &Outcome) {
         match outcome {
-            Outcome::Applied(Effect::Admitted(_, Some(cursor))) | Outcome::Duplicate(Effect::Admitted(_, Some(cursor))) => {
+            Outcome::Applied(Effect::Admitted(_, Some(cursor)))
+            | Outcome::Duplicate(Effect::Admitted(_, Some(cursor))) => {
                 self.cursor = Some(*cursor);
             }
             Outcome::Stale(Stale::Cursor(held)) => self.cursor = *held,
@@ -450,9 +457,7 @@ impl State {
     /// A recorded response answers the content that the request has now.
     fn answers_fit(&self) -> bool {
         self.store.requests().all(|request| match request.state {
-            crate::inbox::State::Answered(_) => {
-                self.store.response(request.seq) == self.store.payload(request.seq)
-            }
+            crate::inbox::State::Answered(_) => self.store.response(request.seq) == self.store.payload(request.seq),
             _ => true,
         })
     }
@@ -500,7 +505,10 @@ impl State {
 
     fn is_done(&self, model: &Intake) -> bool {
         let read_all = self.origin.pending.is_empty() && self.next_admit(model).is_none();
-        read_all && self.next_amend(model).is_none() && self.store.requests().next().is_none() && self.newest_published(model)
+        read_all
+            && self.next_amend(model).is_none()
+            && self.store.requests().next().is_none()
+            && self.newest_published(model)
     }
 
     /// The newest content of every request on the chain was published.
@@ -508,7 +516,8 @@ impl State {
         let requests: BTreeSet<u8> = model.shown.iter().map(|shown| shown.request).collect();
         requests.into_iter().all(|request| {
             let of_request = (0u8..).zip(model.shown).filter(|(_, shown)| shown.request == request);
-            let newest = of_request.filter_map(|(event, shown)| Some((self.origin.height_of(event)?, shown.content))).max();
+            let newest =
+                of_request.filter_map(|(event, shown)| Some((self.origin.height_of(event)?, shown.content))).max();
             newest.is_none_or(|(_, content)| {
                 self.published.iter().any(|done| done.request == request && done.content == content)
             })

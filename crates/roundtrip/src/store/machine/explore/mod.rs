@@ -67,7 +67,12 @@ where
     let checker = model.checker().threads(THREADS).finish_when(HasDiscoveries::AnyFailures).spawn_bfs().join();
     let states = checker.unique_state_count();
     println!("{name}: {states} states, depth {}, {:?}", checker.max_depth(), start.elapsed());
-    if std::env::var("SIZES").is_ok() { for (n, p) in checker.discoveries() { println!("{n}: {:?} -> {:?}", p.clone().into_actions(), p.into_states().last()); } return; }
+    if std::env::var("SIZES").is_ok() {
+        for (n, p) in checker.discoveries() {
+            println!("{n}: {:?} -> {:?}", p.clone().into_actions(), p.into_states().last());
+        }
+        return;
+    }
     checker.assert_properties();
     assert!(states >= states_min, "{name}: only {states} states");
 }
@@ -94,13 +99,13 @@ const NO_FAULTS: Faults = Faults { crashes: 0, waits: 0, reorgs: 0, leases: 2, l
 fn sizes() {
     let shown = &[Shown { request: 0, content: 7 }, Shown { request: 0, content: 8 }];
     let two = &[Shown { request: 0, content: 7 }, Shown { request: 1, content: 8 }];
-    for (name, shown, height_max, c, w, r, le, lo, co) in [
-        ("sup reorg", &shown[..], 2, 0, 0, 1, 1, 0, 0),
-    ] {
+    for (name, shown, height_max, c, w, r, le, lo, co) in [("sup reorg", &shown[..], 2, 0, 0, 1, 1, 0, 0)] {
         let faults = Faults { crashes: c, waits: w, reorgs: r, leases: le, lost: lo, copies: co };
         let model = Intake { shown, height_max, faults, protocol: Protocol::Honest, witness: Witness::default() };
         let r = std::panic::catch_unwind(|| holds(name, model, 0));
-        if r.is_err() { println!("{name} FAILED"); }
+        if r.is_err() {
+            println!("{name} FAILED");
+        }
     }
 }
 

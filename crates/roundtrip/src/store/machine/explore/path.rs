@@ -457,10 +457,8 @@ impl State {
         let fee = u8::try_from(parcel.attempts.len()).unwrap();
         let carries = bits(&parcel.deliveries);
         let tx = Tx { nonce: n, carries, cancel, by: u8::try_from(by).unwrap(), fee };
-        let outcome = self.call(
-            Op::Attempt(Attempt { lane: lane_name(), owner, nonce: nonce(n), attempt: tx.signed() }),
-            fate,
-        );
+        let outcome =
+            self.call(Op::Attempt(Attempt { lane: lane_name(), owner, nonce: nonce(n), attempt: tx.signed() }), fate);
         if fate != Fate::Lost && outcome.holds() {
             self.chain.out.insert(tx);
         }
@@ -514,7 +512,8 @@ impl State {
     /// A request that the chain shows as carried out although the store would send it.
     fn unmatched(&self, model: &Path) -> Option<u8> {
         (0..model.requests).find(|&request| {
-            let sent = matches!(self.kind(request), Some(StateKind::Assigned | StateKind::Included | StateKind::Confirmed));
+            let sent =
+                matches!(self.kind(request), Some(StateKind::Assigned | StateKind::Included | StateKind::Confirmed));
             self.chain.final_effects(request) > 0 && self.kind(request).is_some() && !sent
         })
     }
@@ -525,10 +524,10 @@ impl State {
         let chain = &self.chain;
         let stored = |n: u8| self.parcel(n).is_some();
         let settled = (0..chain.next()).all(|n| chain.is_final(n) && !stored(n));
-        let forgotten = (chain.next()..chain.pending()).any(|n| {
-            chain.out.iter().any(|tx| tx.nonce == n && !chain.rejected.contains(tx) && !self.is_stored(*tx))
-        });
-        let read_again = self.store.cursor(&listener()).map_or(0, |cursor| cursor.at.height.0) >= u64::from(model.requests);
+        let forgotten = (chain.next()..chain.pending())
+            .any(|n| chain.out.iter().any(|tx| tx.nonce == n && !chain.rejected.contains(tx) && !self.is_stored(*tx)));
+        let read_again =
+            self.store.cursor(&listener()).map_or(0, |cursor| cursor.at.height.0) >= u64::from(model.requests);
         settled && !forgotten && read_again && self.unmatched(model).is_none()
     }
 
@@ -627,7 +626,8 @@ impl State {
 
     fn is_done(&self, model: &Path) -> bool {
         let read = self.store.cursor(&listener()).map_or(0, |cursor| cursor.at.height.0) >= u64::from(model.requests);
-        read && (0..model.requests).all(|request| self.chain.final_effects(request) == 1 && self.kind(request).is_none())
+        read && (0..model.requests)
+            .all(|request| self.chain.final_effects(request) == 1 && self.kind(request).is_none())
             && self.no_lasting_gap()
     }
 
@@ -746,7 +746,11 @@ impl Path {
             (_, Outcome::Stale(Stale::Seat { .. })) => self.witness.note("an owner with a stale token was refused"),
             (Action::Assign { by, .. }, Outcome::Stale(Stale::Nonce { next })) => {
                 let behind = next.0 < u64::from(state.senders[by].next);
-                self.witness.note(if behind { "the nonce showed a rollback" } else { "a nonce was taken by the other owner" });
+                self.witness.note(if behind {
+                    "the nonce showed a rollback"
+                } else {
+                    "a nonce was taken by the other owner"
+                });
             }
             (Action::Assign { .. }, Outcome::Stale(Stale::Lane(LaneStatus::Stopped))) => {
                 self.witness.note("a stopped lane took nothing");
@@ -772,7 +776,9 @@ impl Path {
             Some(Sight::Final(block, _)) if Tx::of(&block.attempt).cancel => {
                 self.witness.note("a cancel used the slot up");
             }
-            Some(Sight::Final(block, _)) if Tx::of(&block.attempt).fee > 0 => self.witness.note("a bump was the one mined"),
+            Some(Sight::Final(block, _)) if Tx::of(&block.attempt).fee > 0 => {
+                self.witness.note("a bump was the one mined")
+            }
             _ => {}
         }
     }
