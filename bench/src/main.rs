@@ -27,7 +27,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let scale = if quick {
         Scale { lifecycles: 500, backlog: 100_000, rounds: 1 }
     } else {
-        Scale { lifecycles: 2_000, backlog: 1_000_000, rounds: 3 }
+        Scale { lifecycles: 2_000, backlog: 1_000_000, rounds: 1 }
     };
     let mut report = Report::default();
     let only = std::env::args().find_map(|arg| arg.strip_prefix("--only=").map(str::to_owned));

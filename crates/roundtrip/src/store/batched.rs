@@ -44,10 +44,13 @@ impl<S> Clone for Batched<S> {
     }
 }
 
+/// Where a call's outcomes go.
+type Answer = oneshot::Sender<Result<Vec<Outcome>, StoreError>>;
+
 struct Call {
     ops: Vec<Op>,
     bytes: usize,
-    answer: oneshot::Sender<Result<Vec<Outcome>, StoreError>>,
+    answer: Answer,
 }
 
 impl<S: Store> Batched<S> {
@@ -105,7 +108,7 @@ async fn commit_all<S: Store>(store: Arc<S>, mut waiting: mpsc::Receiver<Call>, 
 struct Commit {
     ops: Vec<Op>,
     bytes: usize,
-    answers: Vec<(usize, oneshot::Sender<Result<Vec<Outcome>, StoreError>>)>,
+    answers: Vec<(usize, Answer)>,
 }
 
 impl Commit {

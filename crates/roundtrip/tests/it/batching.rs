@@ -1,6 +1,5 @@
 //! Natural batching: what queues up during a commit goes into the next one.
 
-use std::future::Future;
 use std::sync::Arc;
 use std::task::{Context, Waker};
 

@@ -169,13 +169,17 @@ impl Dice {
         rolled
     }
 
+    fn roll_as<N: TryFrom<u64>>(&mut self, below: u64) -> N {
+        N::try_from(self.roll(below)).ok().unwrap()
+    }
+
     fn one_in(&mut self, n: u64) -> bool {
         self.roll(n) == n - 1
     }
 
     fn pick<T: Clone>(&mut self, from: &[T]) -> Option<T> {
-        let at = self.roll(from.len().max(1) as u64);
-        from.get(at as usize).cloned()
+        let at: usize = self.roll_as(from.len().max(1) as u64);
+        from.get(at).cloned()
     }
 }
 
@@ -293,11 +297,11 @@ impl World {
             route: route_at(n),
             occurrence: occurrence(occurrence_no),
             place: (!dice.one_in(4)).then(|| place(100 + occurrence_no)),
-            standing: standings[dice.roll(3) as usize],
+            standing: standings[dice.roll_as::<usize>(3)],
             payload: Payload::raw(format!("content {}", u64::from(dice.one_in(4)))),
             due: dice.one_in(4).then(|| self.now.plus(dice.roll(2000))),
             deadline: dice.one_in(4).then(|| self.now.plus(dice.roll(20_000))),
-            priority: dice.roll(3) as u8,
+            priority: dice.roll_as(3),
             trace: dice.one_in(4).then(|| "trace".into()),
             ..request(n)
         }
@@ -348,8 +352,8 @@ impl World {
     fn lease(&self, dice: &mut Dice) -> Op {
         Op::Lease(Lease {
             route: route_at(dice.roll(2)),
-            worker: [worker(), other_worker()][dice.roll(2) as usize].clone(),
-            max: dice.roll(4) as usize,
+            worker: [worker(), other_worker()][dice.roll_as::<usize>(2)].clone(),
+            max: dice.roll_as::<usize>(4),
             claim: ClaimId(dice.roll(20)),
             lease_ms: dice.one_in(4).then(|| dice.roll(LEASE_MS)),
         })
@@ -369,7 +373,7 @@ impl World {
     fn give_back(&self, dice: &mut Dice) -> Op {
         let grant = self.grant(dice);
         let classes = [ErrorClass::Transport, ErrorClass::Retryable, ErrorClass::Crash, ErrorClass::Fatal];
-        let (class, after_ms) = (classes[dice.roll(4) as usize], dice.roll(800));
+        let (class, after_ms) = (classes[dice.roll_as::<usize>(4)], dice.roll(800));
         let verdict = match dice.roll(6) {
             0 => Verdict::Dead { response: None },
             1 => Verdict::Dead { response: Some(Payload::raw("it failed")) },
@@ -426,12 +430,12 @@ impl World {
         };
         let stages = [ParcelStage::Assigned, ParcelStage::Included, ParcelStage::Confirmed];
         let stage = parcel.map(|parcel| parcel.stage).filter(|_| !dice.one_in(8));
-        let expected = stage.unwrap_or(stages[dice.roll(3) as usize]);
+        let expected = stage.unwrap_or(stages[dice.roll_as::<usize>(3)]);
         Op::Settle(Settle { lane, owner, nonce, expected, sight })
     }
 
     fn upkeep(&self, dice: &mut Dice) -> Op {
-        let limit = dice.roll(6) as usize;
+        let limit = dice.roll_as::<usize>(6);
         match dice.roll(3) {
             0 => Op::Rescue { limit },
             1 => Op::Expire { limit },
@@ -451,9 +455,9 @@ impl World {
 
     fn lead(&self, dice: &mut Dice) -> Op {
         let n = dice.roll(2);
-        let seat = [Seat::Lane(lane_at(n)), Seat::Route(route_at(n)), Seat::Upkeep][dice.roll(3) as usize].clone();
+        let seat = [Seat::Lane(lane_at(n)), Seat::Route(route_at(n)), Seat::Upkeep][dice.roll_as::<usize>(3)].clone();
         let holders: [HolderName; 2] = [holder(), other_holder()];
-        Op::Lead(Lead { seat, holder: holders[dice.roll(2) as usize].clone(), ttl_ms: dice.roll(3) * 1000 })
+        Op::Lead(Lead { seat, holder: holders[dice.roll_as::<usize>(2)].clone(), ttl_ms: dice.roll(3) * 1000 })
     }
 
     fn order(&self, dice: &mut Dice) -> Op {
@@ -463,7 +467,7 @@ impl World {
             0 => Order::Pause { reason: "funds".into() },
             1 => Order::Quarantine { until: self.now.plus(dice.roll(2000)) },
             2 => Order::Observe { outside_next },
-            3 => Order::Open { destination: destination(), window: 2 + dice.roll(4) as u32, first: Nonce(0) },
+            3 => Order::Open { destination: destination(), window: 2 + dice.roll_as::<u32>(4), first: Nonce(0) },
             4 | 5 => Order::Reconcile { outside_next },
             _ => Order::Resume,
         };
@@ -477,7 +481,7 @@ impl World {
             1 | 2 => Op::Define(Define { route, policy: self.policy(dice) }),
             _ => {
                 let remedies = [Remedy::Retry, Remedy::Retry, Remedy::Drop, Remedy::Cancel];
-                Op::Mend(Mend { id: id(dice.roll(IDS)), remedy: remedies[dice.roll(4) as usize] })
+                Op::Mend(Mend { id: id(dice.roll(IDS)), remedy: remedies[dice.roll_as::<usize>(4)] })
             }
         }
     }
@@ -490,12 +494,12 @@ impl World {
             work_on: gate(dice),
             publish_on: gate(dice),
             order: if dice.one_in(2) { QueueOrder::Priority } else { QueueOrder::Fifo },
-            horizon: [Horizon::UntilSettled, Horizon::For { ms: 900 }, Horizon::Forever][dice.roll(3) as usize],
+            horizon: [Horizon::UntilSettled, Horizon::For { ms: 900 }, Horizon::Forever][dice.roll_as::<usize>(3)],
             capacity: 3 + dice.roll(6),
             lease_ms: LEASE_MS,
             attempts_max: 2,
             crashes_max: 2,
-            destination: destinations[dice.roll(4) as usize].clone(),
+            destination: destinations[dice.roll_as::<usize>(4)].clone(),
             receipt_ms: dice.roll(3) * 1000,
             dead_ms: dice.roll(3) * 1000,
         }

@@ -331,14 +331,11 @@ impl State {
     /// store shows, if the store does not hold it as the request's content.
     fn next_content(&self, model: &Intake) -> Option<Op> {
         let read = self.cursor.filter(|cursor| self.origin.stands_by(cursor.at)).map_or(0, |cursor| cursor.at.height.0);
-        let requests: BTreeSet<u8> = model.shown.iter().map(|shown| shown.request).collect();
-        for request in requests {
-            let of_request = (0u8..).zip(model.shown).filter(|(_, shown)| shown.request == request);
-            let on_chain = of_request.filter_map(|(event, _)| Some((self.origin.height_of(event)?, event)));
+        for request in model.requests() {
             let known = |(height, event): &(u64, u8)| {
                 *height <= read || self.store.machine.find_occurrence(&occurrence_of(*event)).is_some()
             };
-            let Some((height, event)) = on_chain.filter(known).max() else { continue };
+            let Some((height, event)) = self.on_chain(model, request).filter(known).max() else { continue };
             let content = bytes_of(model.shown[usize::from(event)].content);
             let occurrence = occurrence_of(event);
             let Some(live) = self.store.request(&id_of(request)) else {
@@ -433,18 +430,23 @@ impl State {
         }
     }
 
-    /// Every event that the cursor has passed is live in the store, or was answered.
+    /// The newest event of every request, of those that the cursor has passed, is live
+    /// in the store or was answered.
     fn nothing_lost(&self, model: &Intake) -> bool {
         let Some(cursor) = self.store.cursor(&listener()) else { return true };
-        if !self.origin.stands_by(cursor.at) {
-            return true;
-        }
-        (0u8..).zip(model.shown).all(|(event, shown)| {
-            let passed = self.origin.height_of(event).is_some_and(|height| height <= cursor.at.height.0);
-            let id = id_of(shown.request);
-            let answered = || self.store.knows(&occurrence_of(event));
-            !passed || self.store.kind(&id).is_some() || answered() || self.lead_brings(model, cursor, *shown)
-        })
+        let passed = |(height, _): &(u64, u8)| *height <= cursor.at.height.0;
+        !self.origin.stands_by(cursor.at)
+            || model.requests().into_iter().all(|request| {
+                let Some((_, event)) = self.on_chain(model, request).filter(passed).max() else { return true };
+                let kept = self.store.kind(&id_of(request)).is_some() || self.store.knows(&occurrence_of(event));
+                kept || self.lead_brings(model, cursor, model.shown[usize::from(event)])
+            })
+    }
+
+    /// The events of a request that are on the chain, with their heights.
+    fn on_chain(&self, model: &Intake, request: u8) -> impl Iterator<Item = (u64, u8)> {
+        let of_request = (0u8..).zip(model.shown).filter(move |(_, shown)| shown.request == request);
+        of_request.filter_map(|(event, _)| Some((self.origin.height_of(event)?, event)))
     }
 
     /// Other content of a live id is not stored by the admit that finds it: it is the
@@ -513,12 +515,10 @@ impl State {
 
     /// The newest content of every request on the chain was published.
     fn newest_published(&self, model: &Intake) -> bool {
-        let requests: BTreeSet<u8> = model.shown.iter().map(|shown| shown.request).collect();
-        requests.into_iter().all(|request| {
-            let of_request = (0u8..).zip(model.shown).filter(|(_, shown)| shown.request == request);
-            let newest =
-                of_request.filter_map(|(event, shown)| Some((self.origin.height_of(event)?, shown.content))).max();
-            newest.is_none_or(|(_, content)| {
+        model.requests().into_iter().all(|request| {
+            let newest = self.on_chain(model, request).max();
+            newest.is_none_or(|(_, event)| {
+                let content = model.shown[usize::from(event)].content;
                 self.published.iter().any(|done| done.request == request && done.content == content)
             })
         })
@@ -526,6 +526,10 @@ impl State {
 }
 
 impl Intake {
+    fn requests(&self) -> BTreeSet<u8> {
+        self.shown.iter().map(|shown| shown.request).collect()
+    }
+
     fn admit(&self, state: &mut State, fate: Fate) -> Option<()> {
         let op = state.next_admit(self)?;
         if let (Protocol::CursorFirst, Op::Admit(admit)) = (self.protocol, &op) {
@@ -613,8 +617,11 @@ impl Model for Intake {
     fn actions(&self, state: &State, actions: &mut Vec<Action>) {
         let origin = &state.origin;
         if origin.head() < self.height_max {
-            actions.extend(origin.pending.iter().map(|&event| Action::Mine(Some(event))));
-            if origin.fork > 0 {
+            // Until a reorg the order is fixed: the events differ in name alone.
+            let choices = if origin.fork == 0 { 1 } else { origin.pending.len() };
+            actions.extend(origin.pending.iter().take(choices).map(|&event| Action::Mine(Some(event))));
+            let idle = origin.pending.is_empty() || self.shown.len() == 1;
+            if origin.fork > 0 && idle {
                 actions.push(Action::Mine(None));
             }
         }
@@ -680,8 +687,10 @@ impl Model for Intake {
                 }
             }
             Action::ReplayLease => {
-                if let Outcome::Duplicate(_) = state.lease(self, Fate::Heard) {
-                    self.witness.note("a replayed claim got its grant again");
+                match state.lease(self, Fate::Heard) {
+                    Outcome::Duplicate(_) => self.witness.note("a replayed claim got its grant again"),
+                    // The first call was forgotten, or its work is done: this is a new lease.
+                    _ => state.left.leases = state.left.leases.checked_sub(1)?,
                 }
             }
             Action::Answer(held) => {
