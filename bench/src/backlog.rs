@@ -27,7 +27,7 @@ fn open(path: &Path) -> Result<SqliteStore, Failure> {
 }
 
 /// Resident memory of this process.
-fn resident_mb() -> Result<f64, Failure> {
+pub(crate) fn resident_mb() -> Result<f64, Failure> {
     let status = std::fs::read_to_string("/proc/self/status")?;
     let line = status.lines().find(|line| line.starts_with("VmRSS:")).ok_or("no VmRSS")?;
     let kib: f64 = line.split_whitespace().nth(1).ok_or("no number")?.parse()?;

@@ -1,12 +1,13 @@
 //! Roundtrip beside its floors, in one run: ratios, because these machines are noisy.
 //!
 //! Writes `bench/results/latest.json`, a list of rows, and prints the same as a table.
-//! `--quick` takes fewer rounds.
+//! `--quick` takes fewer rounds, `--only=NAME` one part, `--soak` the large store instead.
 
 mod backlog;
 mod floor;
 mod lifecycle;
 mod report;
+mod soak;
 mod trace;
 
 use report::Report;
@@ -23,15 +24,34 @@ pub(crate) struct Scale {
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let quick = std::env::args().any(|arg| arg == "--quick");
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    if let [flag, path] = args.as_slice()
+        && flag == "--reopen"
+    {
+        return soak::reopen(std::path::Path::new(path));
+    }
+    let has = |flag: &str| args.iter().any(|arg| arg == flag);
+    let mut report = Report::default();
+    if has("--soak") {
+        soak::compare(
+            &mut report,
+            soak::Size {
+                receipts: if has("--quick") { 500_000 } else { 10_000_000 },
+                live: if has("--quick") { 100_000 } else { 1_000_000 },
+            },
+        )?;
+        report.write("bench/results/soak.json")?;
+        report.print();
+        return Ok(());
+    }
+    let quick = has("--quick");
     let scale = if quick {
         Scale { lifecycles: 500, backlog: 100_000, rounds: 1 }
     } else {
         Scale { lifecycles: 2_000, backlog: 1_000_000, rounds: 1 }
     };
-    let mut report = Report::default();
-    let only = std::env::args().find_map(|arg| arg.strip_prefix("--only=").map(str::to_owned));
-    let wanted = |name: &str| only.as_ref().is_none_or(|only| only == name);
+    let only = args.iter().find_map(|arg| arg.strip_prefix("--only="));
+    let wanted = |name: &str| only.is_none_or(|only| only == name);
     for in_flight in [1, 128, 1024].into_iter().filter(|n| wanted(&n.to_string())) {
         lifecycle::beside_floor(&mut report, in_flight, scale)?;
     }

@@ -111,6 +111,8 @@ pub(crate) struct Parcel {
     pub(crate) deliveries: Vec<RequestId>,
     pub(crate) attempts: Vec<SignedAttempt>,
     pub(crate) stage: Stage,
+    /// Where the journal last told of the first delivery; the others follow in order.
+    pub(crate) entry: u64,
 }
 
 /// What a sight comes to.
@@ -221,7 +223,7 @@ mod tests {
     fn parcel(stage: Stage) -> Parcel {
         let attempt = |byte, kind| SignedAttempt { hash: AttemptHash([byte; 32]), kind, bytes: Bytes::new() };
         let attempts = vec![attempt(1, AttemptKind::Carry), attempt(2, AttemptKind::Cancel)];
-        Parcel { deliveries: vec![RequestId([1; 32])], attempts, stage }
+        Parcel { deliveries: vec![RequestId([1; 32])], attempts, stage, entry: 0 }
     }
 
     #[test]

@@ -44,6 +44,8 @@ pub(crate) struct RequestHead {
     pub(crate) deadline: UnixMs,
     pub(crate) priority: u8,
     pub(crate) occurrence: Occurrence,
+    /// Where the journal tells of this.
+    pub(crate) entry: u64,
 }
 
 /// What is asked, and the trace that it came with: on disk only.
@@ -63,6 +65,8 @@ pub(crate) struct Mark {
     pub(crate) occurrences: Occurrences,
     pub(crate) state: State,
     pub(crate) error: Option<Box<ErrorNote>>,
+    /// Where the journal last told of the request.
+    pub(crate) last_entry: u64,
 }
 
 /// A recorded response; written once.
@@ -72,6 +76,8 @@ pub(crate) struct AnswerHead {
     pub(crate) failure: bool,
     pub(crate) attempts: u16,
     pub(crate) crashes: u16,
+    /// Where the journal tells of this.
+    pub(crate) entry: u64,
 }
 
 impl AnswerHead {
@@ -215,7 +221,6 @@ pub(crate) trait Rows {
     fn groups(&self, each: &mut dyn FnMut(u64, GroupRow)) -> Result<(), Self::Error>;
     fn items(&self, each: &mut dyn FnMut(u64, ItemRow)) -> Result<(), Self::Error>;
     fn receipts(&self, each: &mut dyn FnMut(u64, ReceiptRow)) -> Result<(), Self::Error>;
-    fn entries(&self, each: &mut dyn FnMut(Entry)) -> Result<(), Self::Error>;
     /// The numbers after the highest ever used, where rows alone do not tell.
     fn high_water(&self) -> Result<HighWater, Self::Error>;
 }
@@ -401,11 +406,6 @@ impl Rows for RamDisk {
 
     fn receipts(&self, each: &mut dyn FnMut(u64, ReceiptRow)) -> Result<(), Self::Error> {
         self.receipts.iter().for_each(|(no, row)| each(*no, row.clone()));
-        Ok(())
-    }
-
-    fn entries(&self, each: &mut dyn FnMut(Entry)) -> Result<(), Self::Error> {
-        self.journal.values().cloned().for_each(each);
         Ok(())
     }
 

@@ -233,10 +233,13 @@ impl Machine {
             deadline: new.deadline.unwrap_or(UnixMs::NEVER),
             priority: new.priority,
             occurrence,
+            entry: self.high.entry,
         };
         let row = RequestRow { seq, id: new.id, route, admitted_at: self.now, head };
         disk.put_request(&row, &Body { payload: new.payload, trace: new.trace });
         let mut request = Request::admitted(&row);
+        // The entry that the row names is only noted below.
+        request.last_entry = 0;
         request.pass_gates(&self.route(route).policy, self.now);
         let slot = self.requests.insert(request);
         self.list(slot);
@@ -300,7 +303,7 @@ impl Request {
             deadline: row.head.deadline,
             state: State::Held,
             error: None,
-            last_entry: 0,
+            last_entry: row.head.entry,
             generation: row.head.generation,
             revision: row.head.revision,
             attempts: 0,

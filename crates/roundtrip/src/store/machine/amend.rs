@@ -206,6 +206,7 @@ impl Machine {
             deadline: request.deadline,
             priority: request.priority,
             occurrence: self.shown(slot, &id)?,
+            entry: self.high.entry,
         };
         let (seq, id, route, admitted_at) = (request.seq, request.id, request.route, request.admitted_at);
         disk.replace_request(&RequestRow { seq, id, route, admitted_at, head }, &Body { payload, trace: body.trace });

@@ -7,7 +7,6 @@ use crate::outbox::Delivery;
 use crate::sender::Lane;
 use crate::store::Options;
 use crate::store::disk::{Fixture, Rows};
-use crate::store::journal::Subject;
 use crate::words::{Seq, UnixMs};
 
 /// The epoch of the next start: later than every one before. The time is in it, so
@@ -40,13 +39,6 @@ impl Machine {
         machine.relist(&by_seq);
         machine.load_groups(rows)?;
         rows.receipts(&mut |no, row| machine.receipts.push(no, row))?;
-        rows.entries(&mut |entry| {
-            if let Subject::Request(id) = entry.subject
-                && let Some(slot) = machine.find_request(&id)
-            {
-                machine.requests.get_mut(slot).last_entry = entry.position;
-            }
-        })?;
         machine.high_flushed = machine.high;
         machine.touched.clear();
         Ok(machine)
@@ -92,6 +84,7 @@ impl Machine {
                 let request = self.requests.get_mut(slot);
                 request.attempts = head.attempts;
                 request.crashes = head.crashes;
+                request.last_entry = head.entry;
                 request.state = State::Answered(Box::new(head.mark(Delivery::Waiting)));
             }
         })?;
@@ -104,6 +97,7 @@ impl Machine {
             request.due = mark.due;
             request.occurrences = mark.occurrences;
             request.error = mark.error;
+            request.last_entry = mark.last_entry;
             request.state = mark.state;
             match &mut request.state {
                 State::Leased(lease) => {
@@ -133,9 +127,11 @@ impl Machine {
 
     fn load_parcels<R: Rows>(&mut self, rows: &R) -> Result<(), R::Error> {
         rows.parcels(&mut |lane, nonce, parcel| {
-            for id in &parcel.deliveries {
+            for (id, entry) in parcel.deliveries.iter().zip(parcel.entry..) {
                 let Some(slot) = self.requests.by_id(id) else { continue };
-                if let State::Answered(answer) = &mut self.requests.get_mut(slot).state {
+                let request = self.requests.get_mut(slot);
+                request.last_entry = request.last_entry.max(entry);
+                if let State::Answered(answer) = &mut request.state {
                     answer.delivery = Delivery::Assigned { lane, nonce };
                 }
             }

@@ -587,6 +587,7 @@ impl Request {
             occurrences: self.occurrences.clone(),
             state: self.state.clone(),
             error: self.error.clone(),
+            last_entry: self.last_entry,
         }
     }
 

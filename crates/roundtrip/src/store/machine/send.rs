@@ -186,7 +186,12 @@ impl Machine {
         }
         check_attempt(&new.attempt)?;
         let slots = self.ready_slots(disk, no, &new)?;
-        let parcel = Parcel { deliveries: new.deliveries, attempts: vec![new.attempt], stage: Stage::Assigned };
+        let parcel = Parcel {
+            deliveries: new.deliveries,
+            attempts: vec![new.attempt],
+            stage: Stage::Assigned,
+            entry: self.high.entry,
+        };
         disk.put_parcel(no, nonce, &parcel);
         let lane = self.lane_mut(no);
         lane.next = nonce.plus(1);
@@ -287,8 +292,10 @@ impl Machine {
         };
         let slots = self.carried(no, nonce);
         slots.iter().for_each(|&slot| self.unlist(slot));
+        let entry = self.high.entry;
         if let Some(parcel) = self.lane_mut(no).parcels.get_mut(&nonce) {
             parcel.stage = stage;
+            parcel.entry = entry;
             disk.put_parcel(no, nonce, parcel);
         }
         for slot in slots {
@@ -310,6 +317,7 @@ impl Machine {
                             answer.delivery = Delivery::Waiting;
                         }
                         request.error = error.clone().map(Box::new).or(request.error.take());
+                        request.rows.as_admitted = false;
                     });
                     self.regate(disk, slot);
                 }

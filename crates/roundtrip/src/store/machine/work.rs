@@ -168,7 +168,8 @@ impl Machine {
     /// Records a response under a lease, and lets it out if it may go.
     fn record<D: Disk>(&mut self, disk: &mut D, slot: Slot, token: Token, response: &Payload, failure: bool) {
         let request = self.requests.get(slot);
-        let head = AnswerHead { token, failure, attempts: request.attempts, crashes: request.crashes };
+        let head =
+            AnswerHead { token, failure, attempts: request.attempts, crashes: request.crashes, entry: self.high.entry };
         disk.put_answer(request.seq, &head, response);
         self.note(slot, Event::Answered);
         self.change(slot, |request, _, _| {

@@ -7,7 +7,6 @@ use crate::inbox::RouteNo;
 use crate::outbox::LaneNo;
 use crate::sender::Parcel;
 use crate::store::disk::{AnswerHead, Fixture, GroupRow, HighWater, ItemRow, Mark, ReceiptRow, RequestRow, Rows};
-use crate::store::journal::Entry;
 use crate::words::{ItemId, Nonce, RequestId, Seq, UnixMs};
 
 /// The rows behind a connection.
@@ -80,13 +79,6 @@ impl Rows for SqliteRows<'_> {
     fn receipts(&self, each: &mut dyn FnMut(u64, ReceiptRow)) -> Result<(), Self::Error> {
         each_row(self.0, "SELECT no, row FROM receipt ORDER BY no", |row| {
             each(number(row, 0)?, decode("receipt", blob(row, 1)?)?);
-            Ok(())
-        })
-    }
-
-    fn entries(&self, each: &mut dyn FnMut(Entry)) -> Result<(), Self::Error> {
-        each_row(self.0, "SELECT entries FROM journal ORDER BY position", |row| {
-            read_journal_row(blob(row, 0)?)?.1.into_iter().for_each(&mut *each);
             Ok(())
         })
     }

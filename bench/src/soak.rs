@@ -1,0 +1,161 @@
+//! Ten million receipts and a million live requests: reopening, memory, dedup look-ups
+//! and page reads, each beside the same on a small store. A step that scanned
+//! everything would show as a ratio of thousands.
+
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+use std::time::Instant;
+
+use roundtrip::clock::SystemClock;
+use roundtrip::store::op::{Admit, Answer, Define, Effect, Grant, Lease, Op, Outcome};
+use roundtrip::store::policy::{Horizon, RoutePolicy};
+use roundtrip::store::query::ListFilter;
+use roundtrip::store::{Options, ReadExt, SqliteStore, Store, StoreExt};
+use roundtrip::words::{ClaimId, RequestId, Seq, WorkerName};
+
+use crate::backlog::resident_mb;
+use crate::lifecycle::{request, route};
+use crate::report::Report;
+
+type Failure = Box<dyn std::error::Error>;
+
+const HANDFUL: u64 = 1000;
+/// How often each read or look-up is done.
+const SAMPLES: u64 = 2000;
+
+/// How large a store is.
+#[derive(Clone, Copy)]
+pub(crate) struct Size {
+    pub(crate) receipts: u64,
+    pub(crate) live: u64,
+}
+
+const SMALL: Size = Size { receipts: 10_000, live: 1_000 };
+
+/// What one of each costs, in microseconds.
+struct Costs {
+    known: f64,
+    new: f64,
+    get: f64,
+    page: f64,
+    timeline: f64,
+    counts: f64,
+}
+
+fn open(path: &Path) -> Result<SqliteStore, Failure> {
+    Ok(SqliteStore::open(path, Arc::new(SystemClock::new()), Options::default())?)
+}
+
+async fn admit(store: &impl Store, numbers: std::ops::Range<u64>) -> Result<Outcome, Failure> {
+    let requests = numbers.map(request).collect();
+    Ok(store.apply_one(Op::Admit(Admit { cursor: None, requests })).await?)
+}
+
+/// Fills a store: first what ends as receipts, then what stays.
+async fn fill(store: &impl Store, size: Size) -> Result<(), Failure> {
+    let policy = RoutePolicy { horizon: Horizon::Forever, capacity: 100_000_000, ..RoutePolicy::default() };
+    store.apply_one(Op::Define(Define { route: route(), policy })).await?;
+    let answer = |grant: Grant| {
+        let (id, token, response) = (grant.id, grant.token, grant.payload);
+        Op::Answer(Answer { id, token, response, follow_ups: Vec::new(), items: Vec::new() })
+    };
+    for first in (0..size.receipts).step_by(usize::try_from(HANDFUL)?) {
+        admit(store, first..first + HANDFUL).await?;
+        let (claim, worker) = (ClaimId(first), WorkerName::new("soak")?);
+        let lease = Lease { route: route(), worker, max: usize::try_from(HANDFUL)?, claim, lease_ms: None };
+        let Outcome::Applied(Effect::Leased(grants)) = store.apply_one(Op::Lease(lease)).await? else {
+            return Err("nothing was leased".into());
+        };
+        store.apply(grants.into_iter().map(answer).collect()).await?;
+    }
+    for first in (0..size.live).step_by(usize::try_from(HANDFUL)?) {
+        admit(store, size.receipts + first..size.receipts + first + HANDFUL).await?;
+    }
+    Ok(())
+}
+
+/// Does something so many times; answers microseconds for one.
+async fn each<F: Future<Output = Result<(), Failure>>>(
+    count: u64,
+    mut with: impl FnMut(u64) -> F,
+) -> Result<f64, Failure> {
+    let started = Instant::now();
+    for n in 0..count {
+        with(n).await?;
+    }
+    Ok(started.elapsed().as_secs_f64() * 1e6 / count as f64)
+}
+
+async fn measure(store: &impl Store, size: Size) -> Result<Costs, Failure> {
+    // Spread over all receipts, so that nothing is near what was just read.
+    let old = |n: u64| (n * 7_919_993) % size.receipts;
+    let id = |n: u64| RequestId::of(&[&n.to_le_bytes()]);
+    let all = size.receipts + size.live;
+    let known = each(SAMPLES, async |n| admit(store, old(n)..old(n) + 1).await.map(drop)).await?;
+    // Known or new, the commit is the same; what differs is the look-up of a key that is nowhere.
+    let new =
+        each(SAMPLES / 10, async |n| admit(store, all + n * HANDFUL..all + n * HANDFUL + HANDFUL).await.map(drop));
+    let new = new.await? / HANDFUL as f64;
+    let get = each(SAMPLES, async |n| Ok(drop(store.get(id(old(n))).await?))).await?;
+    let page = |n: u64| {
+        let after = Some(Seq(size.receipts + (n * 104_729) % size.live));
+        ListFilter { after, limit: 100, ..ListFilter::default() }
+    };
+    let page = each(SAMPLES, async |n| Ok(drop(store.list(page(n)).await?))).await?;
+    let timeline = each(SAMPLES, async |n| Ok(drop(store.timeline(id(all - 1 - n % 1000)).await?))).await?;
+    let counts = each(SAMPLES, async |_| Ok(drop(store.counts().await?))).await?;
+    Ok(Costs { known, new, get, page, timeline, counts })
+}
+
+/// What a process of its own says of opening the store.
+fn reopened(path: &Path) -> Result<(f64, f64), Failure> {
+    let output = Command::new(std::env::current_exe()?).arg("--reopen").arg(path).output()?;
+    let text = String::from_utf8(output.stdout)?;
+    let (seconds, mb) = text.trim().split_once(' ').ok_or("no figures")?;
+    Ok((seconds.parse()?, mb.parse()?))
+}
+
+/// Opens a store and prints how long that took and how much memory it takes.
+pub(crate) fn reopen(path: &Path) -> Result<(), Failure> {
+    let started = Instant::now();
+    let store = open(path)?;
+    println!("{} {}", started.elapsed().as_secs_f64(), resident_mb()?);
+    drop(store);
+    Ok(())
+}
+
+fn run(size: Size) -> Result<(Costs, f64, f64), Failure> {
+    let folder = tempfile::tempdir_in(".")?;
+    let path = folder.path().join("soak.db");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let started = Instant::now();
+        fill(&open(&path)?, size).await?;
+        eprintln!("  filled with {} receipts, {} live in {:.0?}", size.receipts, size.live, started.elapsed());
+        Ok::<_, Failure>(())
+    })?;
+    let (seconds, mb) = reopened(&path)?;
+    let costs = runtime.block_on(async { measure(&open(&path)?, size).await })?;
+    Ok((costs, seconds, mb))
+}
+
+/// The large store beside the small one.
+pub(crate) fn compare(report: &mut Report, size: Size) -> Result<(), Failure> {
+    let (small, ..) = run(SMALL)?;
+    let (large, seconds, mb) = run(size)?;
+    let beside = format!("{} receipts, {} live", SMALL.receipts, SMALL.live);
+    let mut row = |what: &str, ours: f64, theirs: f64| {
+        let bench = format!("{what}, {} receipts, {} live", size.receipts, size.live);
+        report.cost(bench, ours, beside.clone(), theirs, "us");
+    };
+    row("admit, known occurrence", large.known, small.known);
+    row("admit, new, in handfuls", large.new, small.new);
+    row("get, ended", large.get, small.get);
+    row("page of 100", large.page, small.page);
+    row("timeline", large.timeline, small.timeline);
+    row("counts", large.counts, small.counts);
+    report.cost("reopen".into(), seconds, "3 s".into(), 3.0, "s");
+    report.cost("resident memory after reopening".into(), mb, "300 MB".into(), 300.0, "MB");
+    Ok(())
+}
