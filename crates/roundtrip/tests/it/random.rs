@@ -37,6 +37,12 @@ fn batching_changes_nothing() {
     compare(InMemory::default, || InBatches::of(InMemory::default()));
 }
 
+#[cfg(feature = "sqlite")]
+#[test]
+fn sqlite_is_memory_with_a_disk() {
+    compare(InMemory::default, crate::sqlite::OnDisk::default);
+}
+
 /// Compares two kinds of store. `PROPTEST_CASES` asks for more, and for random seeds.
 fn compare<A: Harness, B: Harness>(one: impl Fn() -> A, two: impl Fn() -> B) {
     let asked = std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok());
