@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use roundtrip::clock::SystemClock;
-use roundtrip::store::op::{Admit, Op};
+use roundtrip::store::op::Admit;
 use roundtrip::store::{Batched, Options, SqliteStore, StoreExt};
 
 use crate::Scale;
@@ -42,7 +42,7 @@ fn measure(path: &Path, backlog: usize, count: u64) -> Result<Measured, Failure>
         let lanes = prepare(&store).await?;
         for first in (0..backlog).step_by(1000) {
             let requests = (first..backlog.min(first + 1000)).map(|n| request(n as u64)).collect();
-            store.apply_one(Op::Admit(Admit { cursor: None, requests })).await?;
+            store.apply_one(Admit { cursor: None, requests }).await?;
         }
         let rate = run(store.clone(), &lanes, backlog as u64, IN_FLIGHT, count).await?;
         Ok(Measured { rate, memory_mb: resident_mb()? })

@@ -68,14 +68,14 @@ pub(crate) fn request(n: u64) -> NewRequest {
 /// Defines the route and opens the lanes.
 pub(crate) async fn prepare(store: &impl Store) -> Result<Vec<(LaneName, Token)>, Failure> {
     let policy = RoutePolicy { destination: Some(destination()), capacity: 10_000_000, ..RoutePolicy::default() };
-    store.apply_one(Op::Define(Define { route: route(), policy })).await?;
+    store.apply_one(Define { route: route(), policy }).await?;
     let mut lanes = Vec::new();
     for n in 0..LANES {
         let lane = LaneName::new(&format!("lane-{n}"))?;
         let order = Order::Open { destination: destination(), window: 4096, first: Nonce(0) };
-        store.apply_one(Op::Lane(LaneOrder { lane: lane.clone(), order })).await?;
+        store.apply_one(LaneOrder { lane: lane.clone(), order }).await?;
         let lead = Lead { seat: Seat::Lane(lane.clone()), holder: HolderName::new("bench")?, ttl_ms: 3_600_000 };
-        match store.apply_one(Op::Lead(lead)).await? {
+        match store.apply_one(lead).await? {
             Outcome::Applied(Effect::Led(token, _)) => lanes.push((lane, token)),
             other => return Err(format!("no seat: {other:?}").into()),
         }
@@ -135,8 +135,7 @@ async fn admit_all<S: Store + Clone>(flow: Arc<Flow<S>>) -> Station {
         permit.forget();
         let n = flow.next.fetch_add(1, Ordering::Relaxed);
         let store = flow.store.clone();
-        calls
-            .spawn(async move { store.apply_one(Op::Admit(Admit { cursor: None, requests: vec![request(n)] })).await });
+        calls.spawn(async move { store.apply_one(Admit { cursor: None, requests: vec![request(n)] }).await });
         while let Some(done) = calls.try_join_next() {
             drop(done.map_err(|_panicked| StoreError::Closed)??);
         }
@@ -152,7 +151,7 @@ async fn work_all<S: Store>(flow: Arc<Flow<S>>, n: usize) -> Station {
             claim += 1;
             let (claim, worker) = (ClaimId(claim), worker.clone());
             let lease = Lease { route: route(), worker, max: HANDFUL, claim, lease_ms: None };
-            let Outcome::Applied(Effect::Leased(grants)) = flow.store.apply_one(Op::Lease(lease)).await? else { break };
+            let Outcome::Applied(Effect::Leased(grants)) = flow.store.apply_one(lease).await? else { break };
             if grants.is_empty() {
                 break;
             }

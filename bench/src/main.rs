@@ -33,13 +33,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let has = |flag: &str| args.iter().any(|arg| arg == flag);
     let mut report = Report::default();
     if has("--soak") {
-        soak::compare(
-            &mut report,
-            soak::Size {
-                receipts: if has("--quick") { 500_000 } else { 10_000_000 },
-                live: if has("--quick") { 100_000 } else { 1_000_000 },
-            },
-        )?;
+        let part = if has("--quick") { 20 } else { 1 };
+        let size = soak::Size { receipts: 10_000_000 / part, live: 1_000_000 / part };
+        soak::compare(&mut report, size)?;
         report.write("bench/results/soak.json")?;
         report.print();
         return Ok(());
@@ -48,7 +44,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let scale = if quick {
         Scale { lifecycles: 500, backlog: 100_000, rounds: 1 }
     } else {
-        Scale { lifecycles: 2_000, backlog: 1_000_000, rounds: 1 }
+        Scale { lifecycles: 2_000, backlog: 1_000_000, rounds: 3 }
     };
     let only = args.iter().find_map(|arg| arg.strip_prefix("--only="));
     let wanted = |name: &str| only.is_none_or(|only| only == name);

@@ -49,13 +49,13 @@ fn open(path: &Path) -> Result<SqliteStore, Failure> {
 
 async fn admit(store: &impl Store, numbers: std::ops::Range<u64>) -> Result<Outcome, Failure> {
     let requests = numbers.map(request).collect();
-    Ok(store.apply_one(Op::Admit(Admit { cursor: None, requests })).await?)
+    Ok(store.apply_one(Admit { cursor: None, requests }).await?)
 }
 
 /// Fills a store: first what ends as receipts, then what stays.
 async fn fill(store: &impl Store, size: Size) -> Result<(), Failure> {
     let policy = RoutePolicy { horizon: Horizon::Forever, capacity: 100_000_000, ..RoutePolicy::default() };
-    store.apply_one(Op::Define(Define { route: route(), policy })).await?;
+    store.apply_one(Define { route: route(), policy }).await?;
     let answer = |grant: Grant| {
         let (id, token, response) = (grant.id, grant.token, grant.payload);
         Op::Answer(Answer { id, token, response, follow_ups: Vec::new(), items: Vec::new() })
@@ -64,7 +64,7 @@ async fn fill(store: &impl Store, size: Size) -> Result<(), Failure> {
         admit(store, first..first + HANDFUL).await?;
         let (claim, worker) = (ClaimId(first), WorkerName::new("soak")?);
         let lease = Lease { route: route(), worker, max: usize::try_from(HANDFUL)?, claim, lease_ms: None };
-        let Outcome::Applied(Effect::Leased(grants)) = store.apply_one(Op::Lease(lease)).await? else {
+        let Outcome::Applied(Effect::Leased(grants)) = store.apply_one(lease).await? else {
             return Err("nothing was leased".into());
         };
         store.apply(grants.into_iter().map(answer).collect()).await?;
@@ -76,10 +76,10 @@ async fn fill(store: &impl Store, size: Size) -> Result<(), Failure> {
 }
 
 /// Does something so many times; answers microseconds for one.
-async fn each<F: Future<Output = Result<(), Failure>>>(
-    count: u64,
-    mut with: impl FnMut(u64) -> F,
-) -> Result<f64, Failure> {
+async fn each<T, E>(count: u64, mut with: impl AsyncFnMut(u64) -> Result<T, E>) -> Result<f64, Failure>
+where
+    Failure: From<E>,
+{
     let started = Instant::now();
     for n in 0..count {
         with(n).await?;
@@ -92,19 +92,18 @@ async fn measure(store: &impl Store, size: Size) -> Result<Costs, Failure> {
     let old = |n: u64| (n * 7_919_993) % size.receipts;
     let id = |n: u64| RequestId::of(&[&n.to_le_bytes()]);
     let all = size.receipts + size.live;
-    let known = each(SAMPLES, async |n| admit(store, old(n)..old(n) + 1).await.map(drop)).await?;
+    let known = each(SAMPLES, async |n| admit(store, old(n)..old(n) + 1).await).await?;
     // Known or new, the commit is the same; what differs is the look-up of a key that is nowhere.
-    let new =
-        each(SAMPLES / 10, async |n| admit(store, all + n * HANDFUL..all + n * HANDFUL + HANDFUL).await.map(drop));
+    let new = each(SAMPLES / 10, async |n| admit(store, all + n * HANDFUL..all + n * HANDFUL + HANDFUL).await);
     let new = new.await? / HANDFUL as f64;
-    let get = each(SAMPLES, async |n| Ok(drop(store.get(id(old(n))).await?))).await?;
+    let get = each(SAMPLES, async |n| store.get(id(old(n))).await).await?;
     let page = |n: u64| {
         let after = Some(Seq(size.receipts + (n * 104_729) % size.live));
         ListFilter { after, limit: 100, ..ListFilter::default() }
     };
-    let page = each(SAMPLES, async |n| Ok(drop(store.list(page(n)).await?))).await?;
-    let timeline = each(SAMPLES, async |n| Ok(drop(store.timeline(id(all - 1 - n % 1000)).await?))).await?;
-    let counts = each(SAMPLES, async |_| Ok(drop(store.counts().await?))).await?;
+    let page = each(SAMPLES, async |n| store.list(page(n)).await).await?;
+    let timeline = each(SAMPLES, async |n| store.timeline(id(all - 1 - n % 1000)).await).await?;
+    let counts = each(SAMPLES, async |_| store.counts().await).await?;
     Ok(Costs { known, new, get, page, timeline, counts })
 }
 

@@ -62,8 +62,8 @@ async fn start(file: &Path) -> Result<Arc<dyn Store>, Box<dyn Error>> {
     let store = open(&format!("sqlite:{}", file.display()), Options::default())?;
     let policy = RoutePolicy { destination: Some(Destination::new("outside")?), ..RoutePolicy::default() };
     let order = Order::Open { destination: Destination::new("outside")?, window: 256, first: Nonce(0) };
-    store.apply_one(Op::Define(Define { route: RouteName::new("demo")?, policy })).await?;
-    store.apply_one(Op::Lane(LaneOrder { lane: LaneName::new("lane")?, order })).await?;
+    store.apply_one(Define { route: RouteName::new("demo")?, policy }).await?;
+    store.apply_one(LaneOrder { lane: LaneName::new("lane")?, order }).await?;
     Ok(store)
 }
 
@@ -76,7 +76,7 @@ async fn close(store: Arc<dyn Store>) {
 
 async fn take_lane(store: &dyn Store) -> Result<Token, Box<dyn Error>> {
     let lead = Lead { seat: Seat::Lane(LaneName::new("lane")?), holder: HolderName::new("demo")?, ttl_ms: 60_000 };
-    match store.apply_one(Op::Lead(lead)).await? {
+    match store.apply_one(lead).await? {
         Outcome::Applied(Effect::Led(token, _)) => Ok(token),
         other => Err(format!("the lane is taken: {other:?}").into()),
     }
@@ -103,9 +103,9 @@ async fn admit(store: &dyn Store) -> Result<(), Box<dyn Error>> {
             trace: None,
         };
         let admit = Admit { cursor: None, requests: handful.iter().map(request).collect() };
-        store.apply_one(Op::Admit(admit.clone())).await?;
+        store.apply_one(admit.clone()).await?;
         // The answer might have been lost: sending it again changes nothing.
-        let again = store.apply_one(Op::Admit(admit)).await?;
+        let again = store.apply_one(admit).await?;
         assert!(matches!(again, Outcome::Duplicate(_)), "a repeat is recognised");
     }
     Ok(())
@@ -120,7 +120,7 @@ async fn work(store: &dyn Store, count: u64) -> Result<(), Box<dyn Error>> {
     for claim in 0..count.div_ceil(HANDFUL as u64) {
         let (route, worker) = (RouteName::new("demo")?, WorkerName::new("demo")?);
         let lease = Lease { route, worker, max: HANDFUL, claim: ClaimId(claim), lease_ms: None };
-        if let Outcome::Applied(Effect::Leased(grants)) = store.apply_one(Op::Lease(lease)).await? {
+        if let Outcome::Applied(Effect::Leased(grants)) = store.apply_one(lease).await? {
             store.apply(grants.into_iter().map(answer).collect()).await?;
         }
     }
@@ -145,7 +145,7 @@ async fn send(store: &dyn Store, owner: Token, outside: &mut Outside) -> Result<
         });
         let first = store.lane(lane.clone()).await?.ok_or("no lane")?.next;
         let assign = Assign { lane: lane.clone(), owner, first, parcels: parcels.collect() };
-        store.apply_one(Op::Assign(assign)).await?;
+        store.apply_one(assign).await?;
         // The bytes are stored; only now may anybody outside see them.
         let settle = |(n, delivery): (u64, &roundtrip::store::query::ReadyDelivery)| {
             *outside.entry(delivery.id).or_default() += 1;

@@ -135,6 +135,8 @@ impl Occurrences {
 pub(crate) struct LeaseMark {
     pub(crate) token: Token,
     pub(crate) until: UnixMs,
+    /// For how long it was granted or last extended.
+    pub(crate) lease_ms: u64,
     pub(crate) claim: ClaimId,
     pub(crate) worker: WorkerName,
     /// The content that was handed out.

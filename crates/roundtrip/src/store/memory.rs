@@ -61,7 +61,7 @@ impl Store for MemoryStore {
             let forgettable = batch.iter().all(Op::may_be_forgotten);
             machine.tick(disk, self.shared.clock.now());
             let outcomes = batch.into_iter().map(|op| machine.apply(disk, op)).collect();
-            if !forgettable {
+            if !forgettable && machine.is_dirty() {
                 machine.flush(disk);
             }
             self.shared.hints.give(machine.take_touched());

@@ -46,7 +46,8 @@ pub type StoreFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>>
 pub trait Store: Send + Sync + 'static {
     /// Does every operation of the batch, or refuses it by its outcome, in one durable
     /// commit. The answer comes after the commit, except that a batch of leases and
-    /// extends alone is answered before the commit that writes them.
+    /// extends alone is answered at once: a store may write those later, or never if
+    /// the work is done by then.
     fn apply(&self, batch: Vec<Op>) -> StoreFuture<'_, Vec<Outcome>>;
 
     /// Reads what the last commit left.
@@ -60,7 +61,8 @@ pub trait Store: Send + Sync + 'static {
 /// The same calls under their own names.
 pub trait StoreExt: Store {
     /// Applies one operation.
-    fn apply_one(&self, op: Op) -> impl Future<Output = Result<Outcome, StoreError>> + Send {
+    fn apply_one(&self, op: impl Into<Op>) -> impl Future<Output = Result<Outcome, StoreError>> + Send {
+        let op = op.into();
         async move {
             let outcomes = self.apply(vec![op]).await?;
             outcomes.into_iter().next().ok_or(StoreError::Unknown)

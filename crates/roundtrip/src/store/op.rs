@@ -91,6 +91,22 @@ impl Op {
     }
 }
 
+macro_rules! into_op {
+    ($($name:ident($type:ty),)*) => {
+        $(impl From<$type> for Op {
+            fn from(op: $type) -> Op {
+                Op::$name(op)
+            }
+        })*
+    };
+}
+
+into_op! {
+    Define(Define), Pause(Pause), Admit(Admit), Amend(Amend), Lease(Lease), Extend(Extend), Answer(Answer), Fail(Fail),
+    Release(Release), Lead(Lead), Lane(LaneOrder), Assign(Assign), Attempt(Attempt), Settle(Settle), Prune(Prune),
+    Gather(Gather), Close(Close), Mend(Mend),
+}
+
 /// Sets a route's policies; a route must be defined before it is used.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Define {

@@ -8,8 +8,7 @@ use crate::clock::{Clock, ManualClock};
 use crate::inbox::StateKind;
 use crate::sender::AttemptKind;
 use crate::store::op::{
-    self, Admission, Admit, Answer, Assign, Define, Effect, Grant, LaneOrder, Lead, Lease, NewRequest, Op, Order,
-    Outcome, Seat,
+    Admission, Admit, Assign, Define, Effect, Grant, LaneOrder, Lead, Lease, NewRequest, Op, Order, Outcome, Seat,
 };
 use crate::store::policy::RoutePolicy;
 use crate::store::query::{Bodies, Found, RequestView};
@@ -251,22 +250,4 @@ pub fn must<T>(result: Result<T, StoreError>, what: &str) -> T {
         Ok(value) => value,
         Err(error) => panic!("{what} failed: {error}"),
     }
-}
-
-macro_rules! into_op {
-    ($($name:ident($type:ty),)*) => {
-        $(impl From<$type> for Op {
-            fn from(op: $type) -> Op {
-                Op::$name(op)
-            }
-        })*
-    };
-}
-
-into_op! {
-    Define(Define), Admit(Admit), Lease(Lease), Answer(Answer), Lead(Lead), Lane(LaneOrder), Assign(Assign),
-    Pause(op::Pause), Amend(op::Amend), Extend(op::Extend),
-    Fail(op::Fail), Release(op::Release), Attempt(op::Attempt),
-    Settle(op::Settle), Prune(op::Prune), Gather(op::Gather),
-    Close(op::Close), Mend(op::Mend),
 }

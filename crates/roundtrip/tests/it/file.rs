@@ -126,7 +126,7 @@ async fn take_lane(store: &impl Store) -> Token {
 
 async fn take_lease(store: &impl Store) -> Token {
     let lease = Lease { claim: ClaimId(7), ..samples::lease(1) };
-    match store.apply_one(Op::Lease(lease)).await.unwrap() {
+    match store.apply_one(lease).await.unwrap() {
         Outcome::Applied(Effect::Leased(grants)) => grants[0].token,
         other => panic!("{other:?}"),
     }
@@ -137,7 +137,7 @@ async fn live_on(path: &Path, saved: &Path, clock: &ManualClock) -> Outside {
     let store = open_at(path, clock).unwrap();
     define(&store).await;
     let order = Order::Open { destination: samples::destination(), window: 16, first: Nonce(0) };
-    store.apply_one(Op::Lane(LaneOrder { lane: lane(), order })).await.unwrap();
+    store.apply_one(LaneOrder { lane: lane(), order }).await.unwrap();
     let first = move_cursor(&store, None, 1).await;
     assert!(first.holds(), "{first:?}");
     drop(store);

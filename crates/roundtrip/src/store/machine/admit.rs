@@ -115,7 +115,7 @@ impl Machine {
         Ok(())
     }
 
-    fn check_place(&self, place: &Place) -> Result<(), Outcome> {
+    pub(super) fn check_place(&self, place: &Place) -> Result<(), Outcome> {
         let floor = match self.known_origin(&place.origin) {
             Some(no) => self.origins[usize::from(no.0)].floor,
             None if self.origins.len() >= NAMES_MAX => {

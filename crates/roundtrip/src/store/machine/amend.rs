@@ -184,6 +184,7 @@ impl Machine {
             return Err(Outcome::Invalid(Invalid::TooMany { what, count: count + 1, max }));
         }
         if known.is_none() {
+            place.as_ref().map_or(Ok(()), |place| self.check_place(place))?;
             let origin = place.as_ref().map(|place| self.origin_no(disk, &place.origin));
             let height = place.map_or(Height(0), |place| place.height);
             let occurrence = Occurrence { id, height, origin, revision: 0, standing: Standing::Seen };

@@ -67,7 +67,7 @@ impl Machine {
         self.note_on(Subject::Group(op.group.clone()), Event::Sealed { items, request });
         self.admit_one(disk, op.request);
         if self.find_request(&request).is_some() {
-            self.group_of.insert(request, op.group);
+            self.groups_of.entry(request).or_default().push(op.group);
         } else {
             self.forget_group_at(disk, &op.group, now);
         }

@@ -74,7 +74,7 @@ impl Machine {
     /// Requests as admitted, then as answered, then with what marks say beyond that.
     ///
     /// A lease that was written is taken over as it was: its worker may still answer.
-    /// It lasts at most one lease time from now, whatever the clock did meanwhile.
+    /// It lasts at most as long from now as it was granted for, whatever the clock did.
     fn load_requests<R: Rows>(&mut self, rows: &R) -> Result<BySeq, R::Error> {
         let mut by_seq = BySeq::new();
         let now = self.now;
@@ -101,8 +101,7 @@ impl Machine {
             request.state = mark.state;
             match &mut request.state {
                 State::Leased(lease) => {
-                    let lease_ms = self.routes[usize::from(request.route.0)].policy.lease_ms;
-                    let latest = now.plus(lease_ms);
+                    let latest = now.plus(lease.lease_ms);
                     request.rows.dirty = lease.until > latest;
                     lease.until = lease.until.min(latest);
                 }
@@ -153,7 +152,7 @@ impl Machine {
         let mut keys = std::collections::HashMap::new();
         rows.groups(&mut |no, row| {
             if let (GroupState::Sealed { request, .. }, None) = (row.state, row.forget_at) {
-                self.group_of.insert(request, row.key.clone());
+                self.groups_of.entry(request).or_default().push(row.key.clone());
             }
             if let Some(at) = row.forget_at {
                 self.groups_to_forget.insert((at, row.key.clone()));

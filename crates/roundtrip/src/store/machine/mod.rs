@@ -123,8 +123,8 @@ pub(crate) struct Machine {
     cursors: BTreeMap<ListenerName, Cursor>,
     seats: BTreeMap<Seat, Tenure>,
     groups: HashMap<GroupKey, Group>,
-    /// The group that a live request refers to.
-    group_of: HashMap<RequestId, GroupKey>,
+    /// The groups that a live request refers to; one, unless callers gave two the same request.
+    groups_of: HashMap<RequestId, Vec<GroupKey>>,
     /// Sealed groups whose request has ended, by when they may be forgotten.
     groups_to_forget: BTreeSet<(UnixMs, GroupKey)>,
     receipts: HotReceipts,
@@ -164,7 +164,7 @@ impl Machine {
             cursors: BTreeMap::new(),
             seats: BTreeMap::new(),
             groups: HashMap::new(),
-            group_of: HashMap::new(),
+            groups_of: HashMap::new(),
             groups_to_forget: BTreeSet::new(),
             outbox: HashMap::new(),
             leases: BTreeMap::new(),
@@ -509,7 +509,7 @@ impl Machine {
             occurrences,
         };
         self.remember_receipt(disk, receipt);
-        if let Some(key) = self.group_of.remove(&request.id) {
+        for key in self.groups_of.remove(&request.id).unwrap_or_default() {
             self.forget_group_at(disk, &key, kept_until);
         }
     }

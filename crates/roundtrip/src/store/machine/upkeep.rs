@@ -1,10 +1,10 @@
 //! Upkeep: `rescue`, `expire`, `prune`; each in bounded steps, each re-checking what
 //! it is about to change.
 
-use super::{Machine, silent_worker};
+use super::{Machine, NAMES_MAX, silent_worker};
 use crate::inbox::{End, OriginNo};
 use crate::store::disk::{Disk, Fixture};
-use crate::store::op::{Effect, Outcome, Prune};
+use crate::store::op::{Effect, Invalid, Outcome, Prune};
 use crate::words::{Height, OriginName};
 
 impl Machine {
@@ -39,6 +39,9 @@ impl Machine {
 
     /// Forgets dead letters, groups and receipts whose time is over.
     pub(super) fn prune<D: Disk>(&mut self, disk: &mut D, op: Prune) -> Result<Outcome, Outcome> {
+        if self.origins.len() + op.floors.len() > NAMES_MAX {
+            return Err(Outcome::Invalid(Invalid::TooManyNames(NAMES_MAX)));
+        }
         for place in &op.floors {
             self.raise_floor(disk, &place.origin, place.height);
         }

@@ -25,12 +25,14 @@ impl Machine {
         if !replayed.is_empty() {
             return Ok(Outcome::Duplicate(Effect::Leased(replayed)));
         }
-        let until = self.now.plus(op.lease_ms.unwrap_or(self.route(no).policy.lease_ms));
+        let lease_ms = op.lease_ms.unwrap_or(self.route(no).policy.lease_ms);
+        let until = self.now.plus(lease_ms);
         let mut grants = Vec::new();
         for slot in self.next_queued(no, op.max) {
             let lease = LeaseMark {
                 token: self.token(),
                 until,
+                lease_ms,
                 claim: op.claim,
                 worker: op.worker.clone(),
                 revision: self.requests.get(slot).revision,
@@ -106,9 +108,11 @@ impl Machine {
     pub(super) fn extend<D: Disk>(&mut self, disk: &mut D, op: Extend) -> Result<Outcome, Outcome> {
         let slot = self.held(disk, &op.id, op.token)?;
         let (until, notices) = self.change(slot, |request, policy, now| {
-            let until = now.plus(op.lease_ms.unwrap_or(policy.lease_ms));
+            let lease_ms = op.lease_ms.unwrap_or(policy.lease_ms);
+            let until = now.plus(lease_ms);
             match &mut request.state {
                 State::Leased(lease) => {
+                    lease.lease_ms = lease_ms;
                     lease.until = until;
                     (until, lease.notices.clone())
                 }

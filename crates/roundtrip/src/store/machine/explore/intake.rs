@@ -57,6 +57,9 @@ pub(super) enum Protocol {
     /// After a reorg the listener goes back to what is final by now, not to where the
     /// chains part: blocks of the new chain became final unread.
     BackToFinal,
+    /// The lead is behind, and brings content that was answered for already; the store
+    /// must not mind.
+    LaggingLead,
     /// A copy of a withdrawal may arrive late; the honest listener's do not.
     LateWithdrawals,
 }
@@ -346,7 +349,7 @@ impl State {
                 continue;
             };
             let shown = live.occurrences.as_slice().iter().find(|shown| shown.id == occurrence);
-            if shown.is_none() && self.store.knows(&occurrence) {
+            if shown.is_none() && self.store.knows(&occurrence) && model.protocol != Protocol::LaggingLead {
                 // It was answered for; what is live is there for another event.
                 continue;
             }
@@ -467,6 +470,7 @@ impl State {
     /// With no more faults, everything comes to its right end.
     fn drains(&self, model: &Intake) -> bool {
         let mut rest = self.clone();
+        let model = &model.with_an_honest_lead();
         for _ in 0..DRAIN_ROUNDS {
             if rest.is_done(model) {
                 return rest.broken.is_none();
@@ -526,6 +530,15 @@ impl State {
 }
 
 impl Intake {
+    /// A lead that is behind catches up once faults stop; other deviations stay.
+    fn with_an_honest_lead(&self) -> Intake {
+        let protocol = match self.protocol {
+            Protocol::LaggingLead => Protocol::Honest,
+            other => other,
+        };
+        Intake { protocol, witness: self.witness.clone(), ..*self }
+    }
+
     fn requests(&self) -> BTreeSet<u8> {
         self.shown.iter().map(|shown| shown.request).collect()
     }

@@ -118,9 +118,19 @@ fn content_that_changes_while_the_chain_does() {
 #[test]
 fn content_that_changes_while_the_store_crashes() {
     let witness = Witness::default();
-    let faults = intake::Faults { crashes: 1, leases: 2, copies: 1, ..CALM };
-    holds("changing, crash, copies", intake(CHANGING, 2, faults, &witness), 10_000);
+    let faults = intake::Faults { crashes: 1, leases: 2, ..CALM };
+    holds("changing, crash", intake(CHANGING, 2, faults, &witness), 2_000);
+    let faults = intake::Faults { copies: 1, leases: 2, ..CALM };
+    holds("changing, copies", intake(CHANGING, 2, faults, &witness), 2_000);
     witness.saw(&["superseded while leased", "a stale token was refused", "a lease outlived a crash"]);
+}
+
+#[test]
+fn a_lead_that_is_behind() {
+    let faults = intake::Faults { leases: 2, lost: 1, ..CALM };
+    let protocol = intake::Protocol::LaggingLead;
+    let model = Intake { protocol, ..intake(CHANGING, 2, faults, &Witness::default()) };
+    holds("changing, lost, lagging lead", model, 1_000);
 }
 
 #[test]
@@ -229,7 +239,7 @@ fn two_owners_of_a_lane() {
     holds("lanes: two owners, lost, copies", lanes(1, 2, faults, &witness), 1000);
     let faults = path::Faults { waits: 1, copies: 1, bumps: 1, ..Default::default() };
     holds("lanes: two owners, copies, bump", lanes(1, 2, faults, &witness), 1000);
-    witness.saw(&["an owner with a stale token was refused"]);
+    witness.saw(&["an owner with a stale token was refused", "a delivery that is not ready was refused"]);
 }
 
 #[test]
@@ -299,6 +309,8 @@ fn the_long_way() {
     let witness = Witness::default();
     let faults = intake::Faults { crashes: 1, waits: 1, leases: 2, lost: 1, ..CALM };
     holds("changing, crash, wait, lost", intake(CHANGING, 2, faults, &witness), 50_000);
+    let faults = intake::Faults { crashes: 1, copies: 1, leases: 2, ..CALM };
+    holds("changing, crash, copies", intake(CHANGING, 2, faults, &witness), 10_000);
     let faults = intake::Faults { crashes: 1, reorgs: 1, leases: 2, copies: 1, ..CALM };
     holds("one, reorg, crash, copies", intake(ONE, 2, faults, &witness), 20_000);
     let faults = path::Faults { bumps: 2, crashes: 1, reorgs: 1, ..Default::default() };

@@ -703,7 +703,9 @@ impl Path {
         let ready = state.ready(self);
         for fate in self.fates(state) {
             if sender.asked {
-                actions.extend(ready.iter().map(|&request| Action::Assign { by, carries: bit(request), fate }));
+                // Also what is not ready: the sender's list may be out of date.
+                let each = (0..self.requests).map(|request| Action::Assign { by, carries: bit(request), fate });
+                actions.extend(each);
                 if ready.len() > 1 && self.all_ready {
                     let carries = ready.iter().map(|&request| bit(request)).sum();
                     actions.push(Action::Assign { by, carries, fate });
@@ -751,6 +753,9 @@ impl Path {
                 } else {
                     "a nonce was taken by the other owner"
                 });
+            }
+            (Action::Assign { .. }, Outcome::Stale(Stale::Delivery(..))) => {
+                self.witness.note("a delivery that is not ready was refused");
             }
             (Action::Assign { .. }, Outcome::Stale(Stale::Lane(LaneStatus::Stopped))) => {
                 self.witness.note("a stopped lane took nothing");
@@ -827,7 +832,14 @@ impl Model for Path {
                 }
                 None
             }
-            Action::Assign { by, carries, fate } => Some(state.assign(self, by, carries, fate)?),
+            Action::Assign { by, carries, fate } => {
+                let outcome = state.assign(self, by, carries, fate)?;
+                if fate != Fate::Heard && matches!(outcome, Outcome::Stale(Stale::Delivery(..)) | Outcome::NotFound(_))
+                {
+                    return None;
+                }
+                Some(outcome)
+            }
             Action::Again { by, nonce, cancel, fate } => {
                 state.left.bumps -= 1;
                 Some(state.again(by, nonce, cancel, fate)?)
