@@ -37,11 +37,9 @@ pub(crate) fn replay(commits: &[Commit]) -> Result<f64, Box<dyn std::error::Erro
     let conn = Connection::open(folder.path().join("floor.db"))?;
     conn.execute_batch(SCHEMA)?;
     let mut put_request = conn.prepare("INSERT INTO request VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)")?;
-    let mut get_body = conn.prepare("SELECT encoding, body, trace FROM request WHERE seq = ?1")?;
     let mut put_mark = conn.prepare("INSERT INTO mark VALUES (?1, ?2)")?;
     let mut delete_marks = conn.prepare("DELETE FROM mark WHERE seq BETWEEN ?1 AND ?2")?;
     let mut put_answer = conn.prepare("INSERT INTO answer VALUES (?1, ?2, ?3, ?4)")?;
-    let mut get_response = conn.prepare("SELECT encoding, response FROM answer WHERE seq = ?1")?;
     let mut put_parcel = conn.prepare("INSERT INTO parcel VALUES (?1, ?2, ?3, ?4)")?;
     let mut delete_parcels = conn.prepare("DELETE FROM parcel WHERE no BETWEEN ?1 AND ?2")?;
     let mut delete_requests = conn.prepare("DELETE FROM request WHERE seq BETWEEN ?1 AND ?2")?;
@@ -53,7 +51,7 @@ pub(crate) fn replay(commits: &[Commit]) -> Result<f64, Box<dyn std::error::Erro
     let id = [9_u8; 32];
     let (mut seq, mut position, mut done) = (0_i64, 1_i64, 0_i64);
     let (mut queued, mut leased) = (VecDeque::new(), VecDeque::new());
-    let (mut answered, mut sent, mut to_read) = (VecDeque::new(), VecDeque::new(), VecDeque::new());
+    let (mut answered, mut sent) = (VecDeque::new(), VecDeque::new());
     let started = Instant::now();
     for commit in commits {
         conn.execute_batch("BEGIN IMMEDIATE")?;
@@ -65,7 +63,6 @@ pub(crate) fn replay(commits: &[Commit]) -> Result<f64, Box<dyn std::error::Erro
         }
         let mut marked = Vec::new();
         for seq in queued.drain(..queued.len().min(commit.leased as usize)) {
-            let _body: Vec<u8> = get_body.query_row([seq], |row| row.get(1))?;
             marked.push(seq);
             leased.push_back(seq);
         }
@@ -74,16 +71,12 @@ pub(crate) fn replay(commits: &[Commit]) -> Result<f64, Box<dyn std::error::Erro
             put_answer.execute(params![seq, [3_u8; weight::ANSWER_HEAD], 0, body])?;
             unmarked.push(seq);
             answered.push_back(seq);
-            to_read.push_back(seq);
         }
         for seq in marked.iter().filter(|seq| !unmarked.contains(seq)) {
             put_mark.execute(params![seq, [3_u8; weight::MARK]])?;
         }
         for range in unmarked.chunk_by(|a, b| a + 1 == *b) {
             delete_marks.execute([range[0], range[range.len() - 1]])?;
-        }
-        for seq in to_read.drain(..to_read.len().min(commit.read as usize)) {
-            let _response: Vec<u8> = get_response.query_row([seq], |row| row.get(1))?;
         }
         for seq in answered.drain(..answered.len().min(commit.assigned as usize)) {
             let parcel = vec![5_u8; weight::PARCEL + PAYLOAD_BYTES];

@@ -242,7 +242,7 @@ impl UnixMs {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub struct Token {
     /// The store's start in which the token was issued.
-    pub epoch: u32,
+    pub epoch: u64,
     /// Its number in that epoch.
     pub count: u64,
 }
@@ -259,7 +259,7 @@ impl FromStr for Token {
         let parsed = text
             .split_once('-')
             .and_then(|(epoch, count)| Some(Token { epoch: epoch.parse().ok()?, count: count.parse().ok()? }));
-        parsed.ok_or_else(|| ParseError { text: text.to_owned(), expected: "a token, such as 1790000000-42" })
+        parsed.ok_or_else(|| ParseError { text: text.to_owned(), expected: "a token, such as 1790000000000-42" })
     }
 }
 

@@ -238,7 +238,7 @@ pub(crate) struct HighWater {
 /// A disk in memory: what a crash would leave if every commit were kept.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct RamDisk {
-    pub(crate) epoch: u32,
+    pub(crate) epoch: u64,
     pub(crate) high_water: HighWater,
     requests: BTreeMap<Seq, (RequestRow, Body)>,
     answers: BTreeMap<Seq, (AnswerHead, Payload)>,
@@ -254,7 +254,7 @@ pub(crate) struct RamDisk {
 
 impl RamDisk {
     /// An empty disk in its first epoch.
-    pub(crate) fn new(epoch: u32) -> RamDisk {
+    pub(crate) fn new(epoch: u64) -> RamDisk {
         RamDisk { epoch, ..RamDisk::default() }
     }
 }

@@ -210,7 +210,7 @@ pub enum Amendment {
         /// The new content.
         payload: Payload,
     },
-    /// Finality passed without the occurrence.
+    /// Finality passed without the occurrence, which was orphaned before.
     Withdraw {
         /// Which.
         occurrence: OccurrenceId,
@@ -667,7 +667,9 @@ pub enum Missing {
     Lane(LaneName),
     /// Nothing is on this slot.
     Parcel(Nonce),
-    /// The parcel has no such attempt; if it used the slot, the parcel was displaced.
+    /// The parcel has no such attempt. If it used the slot, what it carries decides: the
+    /// parcel's deliveries, and it is an attempt that a rollback forgot, to be stored with
+    /// `attempt` and then settled; anything else, and the parcel was displaced.
     Attempt(AttemptHash),
 }
 

@@ -139,7 +139,9 @@ impl Machine {
 
     fn withdraw<D: Disk>(&mut self, disk: &mut D, slot: Slot, id: OccurrenceId) -> Result<Outcome, Outcome> {
         let shown = self.shown(slot, &id)?;
-        if shown.standing == Standing::Final {
+        // Only what was taken away can be gone for good: a withdrawal that arrives again
+        // after the event came back must not take it away.
+        if shown.standing != Standing::Orphaned {
             return Err(Outcome::Stale(Stale::State(self.kind_at(slot))));
         }
         let last = self.requests.get(slot).occurrences.as_slice().len() == 1;

@@ -9,11 +9,11 @@ use crate::store::Options;
 use crate::store::disk::{Fixture, Rows};
 use crate::words::{Seq, UnixMs};
 
-/// The epoch of the next start: later than every one before. The time is in it, so
-/// that a restored older file does not repeat the epochs that came after it was saved.
-pub(crate) fn next_epoch(last: u32, now: UnixMs) -> u32 {
-    let seconds = u32::try_from(now.0 / 1000).unwrap_or(u32::MAX);
-    last.saturating_add(1).max(seconds)
+/// The epoch of the next start: later than every one before. It is the time in
+/// milliseconds, and no start is that quick, so a restored older file does not repeat
+/// the epochs that came after it was saved.
+pub(crate) fn next_epoch(last: u64, now: UnixMs) -> u64 {
+    last.saturating_add(1).max(now.0)
 }
 
 /// Requests in the order of their rows, to be found by number while loading.
@@ -26,7 +26,7 @@ fn slot_of(by_seq: &BySeq, seq: Seq) -> Option<Slot> {
 
 impl Machine {
     /// Rebuilds the machine that these rows stand for.
-    pub(crate) fn load<R: Rows>(options: Options, rows: &R, epoch: u32, now: UnixMs) -> Result<Machine, R::Error> {
+    pub(crate) fn load<R: Rows>(options: Options, rows: &R, epoch: u64, now: UnixMs) -> Result<Machine, R::Error> {
         let mut machine = Machine::new(options, epoch);
         machine.now = now;
         let high = rows.high_water()?;

@@ -111,7 +111,7 @@ impl Group {
 #[derive(Clone, Debug)]
 pub(crate) struct Machine {
     options: Options,
-    epoch: u32,
+    epoch: u64,
     tokens: u64,
     high: HighWater,
     requests: Slots,
@@ -147,7 +147,7 @@ pub(crate) struct Machine {
 
 impl Machine {
     /// An empty machine in this epoch.
-    pub(crate) fn new(options: Options, epoch: u32) -> Machine {
+    pub(crate) fn new(options: Options, epoch: u64) -> Machine {
         let high = HighWater { seq: 1, entry: 1, receipt: 1, item: 1, group: 1 };
         Machine {
             receipts: HotReceipts::new(high.receipt),

@@ -7,6 +7,7 @@ use rusqlite::{Connection, OptionalExtension, Row, Statement, ToSql, params};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use super::recent::Recent;
 use super::runs::{self, Progress, Runs};
 use crate::outbox::LaneNo;
 use crate::sender::Parcel;
@@ -39,6 +40,8 @@ pub(super) struct SqliteDisk<'c> {
     /// The row of every occupied slot.
     parcel_rows: HashMap<(LaneNo, Nonce), i64>,
     next_parcel_row: i64,
+    bodies: Recent<Body>,
+    responses: Recent<Payload>,
     journal_trimmed: u64,
     put_request: Statement<'c>,
     get_body: Statement<'c>,
@@ -153,6 +156,8 @@ impl<'c> SqliteDisk<'c> {
             parcels_ended: Doomed::new("DELETE FROM parcel WHERE no BETWEEN ?1 AND ?2"),
             next_parcel_row: parcel_rows.values().max().map_or(1, |last| last + 1),
             parcel_rows,
+            bodies: Recent::new(),
+            responses: Recent::new(),
             journal_trimmed: 0,
             put_request: conn.prepare(
                 "INSERT INTO request (seq, id, route, at, head, encoding, trace, body)
@@ -243,6 +248,7 @@ impl<'c> SqliteDisk<'c> {
 
 impl Disk for SqliteDisk<'_> {
     fn put_request(&mut self, row: &RequestRow, body: &Body) {
+        self.bodies.put(row.seq, body.clone(), body.payload.bytes.len());
         self.write(|disk| {
             encode(&mut disk.scratch, &row.head)?;
             let (seq, route, at) = (int(row.seq.0), row.route.0, int(row.admitted_at.0));
@@ -258,10 +264,14 @@ impl Disk for SqliteDisk<'_> {
     }
 
     fn delete_request(&mut self, seq: Seq) {
+        self.bodies.forget(seq);
         self.ended.seqs.push(int(seq.0));
     }
 
     fn body(&mut self, seq: Seq) -> Body {
+        if let Some(recent) = self.bodies.get(seq) {
+            return recent;
+        }
         self.look(|disk| {
             disk.get_body.query_row([int(seq.0)], |row| {
                 let trace: Option<String> = row.get(2)?;
@@ -282,6 +292,7 @@ impl Disk for SqliteDisk<'_> {
     }
 
     fn put_answer(&mut self, seq: Seq, head: &AnswerHead, response: &Payload) {
+        self.responses.put(seq, response.clone(), response.bytes.len());
         self.write(|disk| {
             encode(&mut disk.scratch, head)?;
             let (encoding, bytes) = (response.encoding as u8, &response.bytes[..]);
@@ -290,14 +301,19 @@ impl Disk for SqliteDisk<'_> {
     }
 
     fn delete_answer(&mut self, seq: Seq) {
+        self.responses.forget(seq);
         self.answers_ended.seqs.push(int(seq.0));
     }
 
     fn void_answer(&mut self, seq: Seq) {
+        self.responses.forget(seq);
         self.execute("DELETE FROM answer WHERE seq = ?1", &[&int(seq.0)]);
     }
 
     fn response(&mut self, seq: Seq) -> Payload {
+        if let Some(recent) = self.responses.get(seq) {
+            return recent;
+        }
         self.look(|disk| disk.get_response.query_row([int(seq.0)], |row| payload(row, 0)))
     }
 

@@ -19,6 +19,7 @@
 
 mod disk;
 mod file;
+mod recent;
 mod rows;
 mod runs;
 mod writer;

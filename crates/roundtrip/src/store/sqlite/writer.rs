@@ -210,8 +210,8 @@ fn load(path: &Path, clock: &dyn Clock, options: Options) -> Result<Opened, Stor
     let opened = (|| {
         let last = meta(&conn, "epoch")?.unwrap_or(0);
         let now = clock.now();
-        let epoch = next_epoch(u32::try_from(last).unwrap_or(u32::MAX), now);
-        put_meta(&conn, "epoch", u64::from(epoch))?;
+        let epoch = next_epoch(last, now);
+        put_meta(&conn, "epoch", epoch)?;
         Machine::load(options, &SqliteRows(&conn), epoch, now)
     })();
     let machine = opened.map_err(|error| store_error(path, &error))?;

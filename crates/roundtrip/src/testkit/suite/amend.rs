@@ -165,6 +165,8 @@ pub async fn withdrawn_content_is_not_published(bench: Bench) {
 pub async fn withdrawal_takes_the_last_occurrence(bench: Bench) {
     let lead = led(&bench, policy()).await;
     bench.admit(vec![request(1), NewRequest { occurrence: occurrence(1001), ..request(1) }]).await;
+    let stands = Outcome::Stale(Stale::State(StateKind::Queued));
+    assert_eq!(bench.apply(withdraw(lead, 1)).await, stands, "its origin still shows it");
     bench.applied(orphan(lead, 1)).await;
     assert_eq!(bench.applied(withdraw(lead, 1)).await, now(StateKind::Queued));
     let gone = Outcome::NotFound(Missing::Occurrence(occurrence(1)));

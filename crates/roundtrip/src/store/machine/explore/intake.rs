@@ -57,8 +57,8 @@ pub(super) enum Protocol {
     /// After a reorg the listener goes back to what is final by now, not to where the
     /// chains part: blocks of the new chain became final unread.
     BackToFinal,
-    /// The lead is behind, and brings content that was answered for already; the store
-    /// must not mind.
+    /// The lead is behind, does not look at what the store shows, and brings content
+    /// that was answered for already; the store must not mind.
     LaggingLead,
     /// A copy of a withdrawal may arrive late; the honest listener's do not.
     LateWithdrawals,
@@ -335,8 +335,9 @@ impl State {
     fn next_content(&self, model: &Intake) -> Option<Op> {
         let read = self.cursor.filter(|cursor| self.origin.stands_by(cursor.at)).map_or(0, |cursor| cursor.at.height.0);
         for request in model.requests() {
+            let looks = model.protocol != Protocol::LaggingLead;
             let known = |(height, event): &(u64, u8)| {
-                *height <= read || self.store.machine.find_occurrence(&occurrence_of(*event)).is_some()
+                *height <= read || (looks && self.store.machine.find_occurrence(&occurrence_of(*event)).is_some())
             };
             let Some((height, event)) = self.on_chain(model, request).filter(known).max() else { continue };
             let content = bytes_of(model.shown[usize::from(event)].content);
@@ -349,7 +350,7 @@ impl State {
                 continue;
             };
             let shown = live.occurrences.as_slice().iter().find(|shown| shown.id == occurrence);
-            if shown.is_none() && self.store.knows(&occurrence) && model.protocol != Protocol::LaggingLead {
+            if shown.is_none() && self.store.knows(&occurrence) && looks {
                 // It was answered for; what is live is there for another event.
                 continue;
             }

@@ -184,12 +184,11 @@ fn a_wrong_intake_is_found_out() {
         wrong(Protocol::BackToFinal, intake(TWO, 2, reorg, &witness)),
         "nothing is lost",
     );
-    // No caller's mistake, but a limit: a withdrawal is not fenced against the event's
-    // coming back, so whoever sends one must know that no copy of it is still on its way.
-    fails(
+    // A copy of a withdrawal that arrives after the event came back does no harm.
+    holds(
         "a late copy of a withdrawal",
         wrong(Protocol::LateWithdrawals, intake(ONE, 2, Faults { copies: 1, ..reorg }, &witness)),
-        "nothing is lost",
+        1000,
     );
 }
 
@@ -303,8 +302,9 @@ fn a_wrong_sender_is_found_out() {
     );
 }
 
+/// The same promises with more of everything: five minutes, for `make soak`.
+#[cfg(soak)]
 #[test]
-#[ignore = "the same promises with more of everything: ten minutes"]
 fn the_long_way() {
     let witness = Witness::default();
     let faults = intake::Faults { crashes: 1, waits: 1, leases: 2, lost: 1, ..CALM };
@@ -315,8 +315,8 @@ fn the_long_way() {
     holds("one, reorg, crash, copies", intake(ONE, 2, faults, &witness), 20_000);
     let faults = path::Faults { bumps: 2, crashes: 1, reorgs: 1, ..Default::default() };
     holds("lanes: two requests, bumps, crash, reorg", lanes(2, 1, faults, &witness), 100_000);
-    let faults = path::Faults { waits: 1, crashes: 1, copies: 1, bumps: 1, reorgs: 1, ..Default::default() };
-    holds("lanes: two owners, crash, copies, bump, reorg", lanes(1, 2, faults, &witness), 100_000);
+    let faults = path::Faults { waits: 1, crashes: 1, copies: 1, bumps: 1, ..Default::default() };
+    holds("lanes: two owners, crash, copies, bump", lanes(1, 2, faults, &witness), 20_000);
     let faults = path::Faults { restores: 1, bumps: 1, crashes: 1, ..Default::default() };
     holds("whole path: rollback, bump, crash", whole_path(1, faults, &witness), 20_000);
     let faults = path::Faults { restores: 1, ..Default::default() };
