@@ -12,10 +12,10 @@ use roundtrip::store::op::{Admit, Answer, Define, Effect, Grant, Lease, Op, Outc
 use roundtrip::store::policy::{Horizon, RoutePolicy};
 use roundtrip::store::query::ListFilter;
 use roundtrip::store::{Options, ReadExt, SqliteStore, Store, StoreExt};
-use roundtrip::words::{ClaimId, RequestId, Seq, WorkerName};
+use roundtrip::words::{ClaimId, Seq, WorkerName};
 
 use crate::backlog::resident_mb;
-use crate::lifecycle::{request, route};
+use crate::lifecycle::{id, request, route};
 use crate::report::Report;
 
 type Failure = Box<dyn std::error::Error>;
@@ -90,7 +90,6 @@ where
 async fn measure(store: &impl Store, size: Size) -> Result<Costs, Failure> {
     // Spread over all receipts, so that nothing is near what was just read.
     let old = |n: u64| (n * 7_919_993) % size.receipts;
-    let id = |n: u64| RequestId::of(&[&n.to_le_bytes()]);
     let all = size.receipts + size.live;
     let known = each(SAMPLES, async |n| admit(store, old(n)..old(n) + 1).await).await?;
     // Known or new, the commit is the same; what differs is the look-up of a key that is nowhere.

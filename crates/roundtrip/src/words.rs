@@ -51,7 +51,7 @@ macro_rules! hash_id {
     ($(#[$doc:meta])* $name:ident, $what:literal) => {
         $(#[$doc])*
         #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-        pub struct $name(pub [u8; 32]);
+        pub struct $name(#[serde(with = "hash_bytes")] pub [u8; 32]);
 
         impl $name {
             /// The hash of these parts; each part's length is hashed with it, so that
@@ -111,6 +111,35 @@ hash_id!(
     AttemptHash,
     "an attempt hash"
 );
+
+/// Hashes are written as one run of bytes; left to itself, serde writes an array byte
+/// by byte, which shows in the cost of a commit.
+mod hash_bytes {
+    use serde::de::{Deserializer, Error, Visitor};
+    use serde::ser::Serializer;
+
+    pub(super) fn serialize<S: Serializer>(hash: &[u8; 32], serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_bytes(hash)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<[u8; 32], D::Error> {
+        struct Hash;
+
+        impl Visitor<'_> for Hash {
+            type Value = [u8; 32];
+
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("32 bytes")
+            }
+
+            fn visit_bytes<E: Error>(self, bytes: &[u8]) -> Result<[u8; 32], E> {
+                bytes.try_into().map_err(|_| E::invalid_length(bytes.len(), &self))
+            }
+        }
+
+        deserializer.deserialize_bytes(Hash)
+    }
+}
 
 fn framed_hash(domain: &str, parts: &[&[u8]]) -> [u8; 32] {
     let mut hasher = blake3::Hasher::new();
@@ -293,6 +322,7 @@ pub struct Position {
     /// How far along.
     pub height: Height,
     /// What was found there.
+    #[serde(with = "hash_bytes")]
     pub hash: [u8; 32],
 }
 

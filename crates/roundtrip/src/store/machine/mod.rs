@@ -24,7 +24,7 @@ mod slots;
 mod upkeep;
 mod work;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 
 pub(crate) use load::next_epoch;
 use receipts::HotReceipts;
@@ -49,6 +49,10 @@ use crate::words::{
 const PROMOTE_MAX: usize = 4096;
 /// Most routes, lanes or origins.
 const NAMES_MAX: usize = u16::MAX as usize;
+
+/// Maps are looked up for every operation; keys that outsiders choose are hashed with a
+/// seed of the process's own.
+type HashMap<K, V> = std::collections::HashMap<K, V, foldhash::fast::RandomState>;
 
 /// A record's place in memory; never leaves the machine.
 type Slot = u32;
@@ -93,7 +97,7 @@ struct Group {
 
 impl Group {
     fn new(no: u64, state: GroupState, forget_at: Option<UnixMs>) -> Group {
-        Group { no, state, members: HashMap::new(), order: Vec::new(), late: 0, forget_at }
+        Group { no, state, members: HashMap::default(), order: Vec::new(), late: 0, forget_at }
     }
 
     fn push(&mut self, no: u64, id: ItemId, late: bool) {
@@ -157,16 +161,16 @@ impl Machine {
             high,
             requests: Slots::default(),
             routes: Vec::new(),
-            route_numbers: HashMap::new(),
+            route_numbers: HashMap::default(),
             origins: Vec::new(),
             lanes: Vec::new(),
-            lane_numbers: HashMap::new(),
+            lane_numbers: HashMap::default(),
             cursors: BTreeMap::new(),
             seats: BTreeMap::new(),
-            groups: HashMap::new(),
-            groups_of: HashMap::new(),
+            groups: HashMap::default(),
+            groups_of: HashMap::default(),
             groups_to_forget: BTreeSet::new(),
-            outbox: HashMap::new(),
+            outbox: HashMap::default(),
             leases: BTreeMap::new(),
             claims: BTreeMap::new(),
             due: BTreeMap::new(),
@@ -445,12 +449,18 @@ impl Machine {
 
     /// Lets the gates decide again; an answer that nobody wants sent settles here.
     fn regate<D: Disk>(&mut self, disk: &mut D, slot: Slot) {
-        let kind = self.change(slot, |request, policy, now| {
+        self.change_and_regate(disk, slot, |_, _| {});
+    }
+
+    /// Changes a request's state, then lets the gates decide.
+    fn change_and_regate<D: Disk>(&mut self, disk: &mut D, slot: Slot, with: impl FnOnce(&mut Request, UnixMs)) {
+        let unwanted = self.change(slot, |request, policy, now| {
+            with(request, now);
             request.pass_gates(policy, now);
             matches!(&request.state, State::Answered(answer) if answer.delivery == Delivery::Ready)
                 && policy.destination.is_none()
         });
-        if kind {
+        if unwanted {
             self.finish(disk, slot);
         }
     }

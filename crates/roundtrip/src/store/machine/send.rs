@@ -312,14 +312,13 @@ impl Machine {
                 Fate::Dead(error) => self.die(slot, error.clone()),
                 Fate::Return(error) => {
                     self.note(slot, Event::Returned { error: error.clone() });
-                    self.change(slot, |request, _, _| {
+                    self.change_and_regate(disk, slot, |request, _| {
                         if let State::Answered(answer) = &mut request.state {
                             answer.delivery = Delivery::Waiting;
                         }
                         request.error = error.clone().map(Box::new).or(request.error.take());
                         request.rows.as_admitted = false;
                     });
-                    self.regate(disk, slot);
                 }
             }
         }

@@ -176,10 +176,9 @@ impl Machine {
             AnswerHead { token, failure, attempts: request.attempts, crashes: request.crashes, entry: self.high.entry };
         disk.put_answer(request.seq, &head, response);
         self.note(slot, Event::Answered);
-        self.change(slot, |request, _, _| {
+        self.change_and_regate(disk, slot, |request, _| {
             request.state = State::Answered(Box::new(AnswerMark { token, failure, delivery: Delivery::Waiting }));
         });
-        self.regate(disk, slot);
     }
 
     pub(super) fn fail<D: Disk>(&mut self, disk: &mut D, op: Fail) -> Result<Outcome, Outcome> {

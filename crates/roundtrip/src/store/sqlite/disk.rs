@@ -38,7 +38,7 @@ pub(super) struct SqliteDisk<'c> {
     marks_gone: Doomed,
     parcels_ended: Doomed,
     /// The row of every occupied slot.
-    parcel_rows: HashMap<(LaneNo, Nonce), i64>,
+    parcel_rows: HashMap<(LaneNo, Nonce), i64, foldhash::fast::RandomState>,
     next_parcel_row: i64,
     bodies: Recent<Body>,
     responses: Recent<Payload>,
@@ -137,7 +137,7 @@ fn cold_key(key: &ColdKey) -> runs::EntryKey {
 
 impl<'c> SqliteDisk<'c> {
     pub(super) fn new(conn: &'c Connection) -> SqlResult<SqliteDisk<'c>> {
-        let mut parcel_rows = HashMap::new();
+        let mut parcel_rows = HashMap::default();
         each_row(conn, "SELECT no, lane, nonce FROM parcel", |row| {
             parcel_rows.insert((LaneNo(row.get(1)?), Nonce(number(row, 2)?)), row.get(0)?);
             Ok(())
