@@ -195,6 +195,8 @@ pub(crate) struct Request {
     pub(crate) crashes: u16,
     pub(crate) route: RouteNo,
     pub(crate) priority: u8,
+    /// Whether another live request has its id, whose end it waits for.
+    pub(crate) behind: bool,
     /// What the disk holds of it.
     pub(crate) rows: RowFlags,
 }
@@ -231,7 +233,7 @@ impl Request {
     /// changed. An answer to superseded content never passes.
     pub(crate) fn pass_gates(&mut self, policy: &RoutePolicy, now: UnixMs) {
         let standing = self.standing();
-        let may_work = policy.work_on.lets(standing) && self.due <= now;
+        let may_work = !self.behind && policy.work_on.lets(standing) && self.due <= now;
         match &mut self.state {
             State::Held | State::Queued if may_work => self.state = State::Queued,
             State::Held | State::Queued => self.state = State::Held,
@@ -242,7 +244,7 @@ impl Request {
 
     /// Whether only time keeps it from being queued.
     pub(crate) fn waits_for_time(&self, work_on: Gate) -> bool {
-        self.state == State::Held && work_on.lets(self.standing())
+        self.state == State::Held && !self.behind && work_on.lets(self.standing())
     }
 
     /// The lease, if this token holds it.

@@ -570,7 +570,8 @@ pub enum Admission {
     Attached {
         /// The live request's state.
         state: StateKind,
-        /// Whether the content is the same; if not, the route's lead supersedes.
+        /// Whether the content is the same. If not, it waits behind the live request until
+        /// the route's lead supersedes with it, or until that one ends.
         same_content: bool,
     },
     /// This occurrence was admitted before.

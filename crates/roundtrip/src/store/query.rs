@@ -157,6 +157,8 @@ pub struct RequestView {
     pub deadline: Option<UnixMs>,
     /// For routes ordered by priority.
     pub priority: u8,
+    /// Whether it waits for the end of another live request with the same id.
+    pub behind: bool,
     /// How often it was handed out.
     pub attempts: u16,
     /// How often a worker died or went silent with it.

@@ -38,6 +38,9 @@ macro_rules! conformance {
                 an_occurrence_is_admitted_once
                 a_live_id_takes_another_occurrence
                 other_content_under_a_live_id_is_reported
+                other_content_waits_behind_the_live_one
+                superseding_takes_over_what_waits
+                what_waits_behind_a_blocked_id_was_a_repeat
                 a_known_occurrence_stays_known_after_the_end
                 a_cancelled_request_is_not_admitted_again
                 an_occurrence_of_an_ended_id_is_remembered

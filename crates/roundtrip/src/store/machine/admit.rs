@@ -139,7 +139,7 @@ impl Machine {
         let mut new_by_route: Vec<(RouteNo, u64)> = Vec::new();
         for request in requests {
             let no = self.route_no(&request.route)?;
-            if !tight(no) || !counted.insert(request.id) || self.takes_no_room(disk, request) {
+            if !tight(no) || !counted.insert((request.id, &request.payload)) || self.takes_no_room(disk, request) {
                 continue;
             }
             match new_by_route.iter_mut().find(|(route, _)| *route == no) {
@@ -160,9 +160,13 @@ impl Machine {
     /// Whether a request takes up no room: it is here, was here, or its id is blocked.
     fn takes_no_room<D: Disk>(&self, disk: &mut D, request: &NewRequest) -> bool {
         let blocked = |found| matches!(found, ColdReceipt::Ended { blocks_until, .. } if blocks_until > self.now);
-        self.find_request(&request.id).is_some()
-            || self.known_before(disk, request).is_some()
-            || self.receipt_of(disk, &request.id).is_some_and(blocked)
+        if self.known_before(disk, request).is_some() {
+            return true;
+        }
+        match self.find_request(&request.id) {
+            Some(live) => self.with_content(disk, live, request).is_some(),
+            None => self.receipt_of(disk, &request.id).is_some_and(blocked),
+        }
     }
 
     /// What was known of a request before: its occurrence, or its id within the horizon.
@@ -221,7 +225,7 @@ impl Machine {
         Admission::New { generation }
     }
 
-    fn insert<D: Disk>(&mut self, disk: &mut D, new: NewRequest, origin: OriginMark, generation: u32) {
+    pub(super) fn insert<D: Disk>(&mut self, disk: &mut D, new: NewRequest, origin: OriginMark, generation: u32) {
         let seq = Seq(self.high.seq);
         self.high.seq += 1;
         let route = self.route_numbers[&new.route];
@@ -240,33 +244,37 @@ impl Machine {
         let mut request = Request::admitted(&row);
         // The entry that the row names is only noted below.
         request.last_entry = 0;
+        request.behind = self.find_request(&row.id).is_some();
         request.pass_gates(&self.route(route).policy, self.now);
         let slot = self.requests.insert(request);
         self.list(slot);
         self.note(slot, Event::Admitted { route: new.route, generation });
     }
 
-    fn attach<D: Disk>(&mut self, disk: &mut D, slot: Slot, new: &NewRequest, origin: OriginMark) -> Admission {
-        let request = self.requests.get(slot);
-        let (seq, revision, many) = (request.seq, request.revision, request.occurrences.as_slice().len());
-        let same_content = disk.body(seq).payload == new.payload;
-        if many >= OCCURRENCES_MAX || !same_content {
-            // Remembered, so that it is known when it comes again; but it does not speak
-            // for the request's content: that takes the lead's supersede.
-            if same_content {
-                let (occurrence, id) = (new.occurrence, new.id);
-                let end = crate::inbox::End::Settled;
-                let kept_until = UnixMs::NEVER;
-                self.remember_occurrence(disk, OccurrenceNote { occurrence, id, end, origin, kept_until });
-            }
-            return Admission::Attached { state: self.kind_at(slot), same_content };
-        }
+    /// Gives a request another occurrence of its content.
+    pub(super) fn join<D: Disk>(&mut self, disk: &mut D, slot: Slot, new: &NewRequest, origin: OriginMark) {
+        let revision = self.requests.get(slot).revision;
         self.unlist(slot);
         self.requests.attach(slot, occurrence(new, origin, revision));
         self.list(slot);
         self.note(slot, Event::Attached);
-        self.change(slot, |request, _, _| request.rows.as_admitted = false);
-        self.regate(disk, slot);
+        self.change_and_regate(disk, slot, |request, _| request.rows.as_admitted = false);
+    }
+
+    /// A live id comes again: another occurrence of it, or other content to wait behind it.
+    fn attach<D: Disk>(&mut self, disk: &mut D, slot: Slot, new: &NewRequest, origin: OriginMark) -> Admission {
+        let request = self.requests.get(slot);
+        let many = request.occurrences.as_slice().len();
+        let same_content = disk.body(request.seq).payload == new.payload;
+        if !same_content {
+            self.wait_behind(disk, slot, new, origin);
+        } else if many >= OCCURRENCES_MAX {
+            // Too many to keep apart; remembered, so that it is known when it comes again.
+            let (occurrence, id, end) = (new.occurrence, new.id, crate::inbox::End::Settled);
+            self.remember_occurrence(disk, OccurrenceNote { occurrence, id, end, origin, kept_until: UnixMs::NEVER });
+        } else {
+            self.join(disk, slot, new, origin);
+        }
         // A route without a destination may have settled it just now.
         let state = self.find_request(&new.id).map_or(crate::inbox::StateKind::Settled, |slot| self.kind_at(slot));
         Admission::Attached { state, same_content }
@@ -310,6 +318,7 @@ impl Request {
             crashes: 0,
             route: row.route,
             priority: row.head.priority,
+            behind: false,
             rows: RowFlags { has_mark: false, dirty: false, as_admitted: true },
         }
     }

@@ -171,9 +171,14 @@ impl Machine {
         let known = self.find_occurrence(&id);
         // An occurrence that was already answered for does not speak again.
         let spent = known.is_none() && self.note_of(disk, &id).is_some();
-        if spent || known.is_some_and(|other| other != slot) {
+        let waits_behind = known.filter(|&other| {
+            let other = self.requests.get(other);
+            other.behind && other.id == self.requests.get(slot).id
+        });
+        if spent || (waits_behind.is_none() && known.is_some_and(|other| other != slot)) {
             return Err(Outcome::Stale(Stale::State(self.kind_at(slot))));
         }
+        let known = known.filter(|_| waits_behind.is_none());
         let request = self.requests.get(slot);
         let current = known.is_some() && self.shown(slot, &id)?.revision == request.revision;
         let body = disk.body(request.seq);
@@ -189,8 +194,9 @@ impl Machine {
             place.as_ref().map_or(Ok(()), |place| self.check_place(place))?;
             let origin = place.as_ref().map(|place| self.origin_no(disk, &place.origin));
             let height = place.map_or(Height(0), |place| place.height);
-            let occurrence = Occurrence { id, height, origin, revision: 0, standing: Standing::Seen };
-            self.requests.attach(slot, occurrence);
+            let shown = Occurrence { id, height, origin, revision: 0, standing: Standing::Seen };
+            let taken = waits_behind.and_then(|other| self.take_from_behind(disk, other, &id));
+            self.requests.attach(slot, Occurrence { revision: 0, ..taken.unwrap_or(shown) });
         }
         let request = self.requests.get(slot);
         if request.has_answer() {

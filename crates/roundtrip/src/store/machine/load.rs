@@ -78,7 +78,11 @@ impl Machine {
     fn load_requests<R: Rows>(&mut self, rows: &R) -> Result<BySeq, R::Error> {
         let mut by_seq = BySeq::new();
         let now = self.now;
-        rows.requests(&mut |row| by_seq.push((row.seq, self.insert_loaded(Request::admitted(&row)))))?;
+        rows.requests(&mut |row| {
+            let mut request = Request::admitted(&row);
+            request.behind = self.requests.by_id(&row.id).is_some();
+            by_seq.push((row.seq, self.requests.insert(request)));
+        })?;
         rows.answers(&mut |seq, head| {
             if let Some(slot) = slot_of(&by_seq, seq) {
                 let request = self.requests.get_mut(slot);
@@ -114,14 +118,10 @@ impl Machine {
             if request.rows.dirty {
                 self.dirty.push(slot);
             }
-            let again = self.insert_loaded(request);
+            let again = self.requests.insert(request);
             debug_assert_eq!(again, slot, "the slot just freed is the next one used");
         })?;
         Ok(by_seq)
-    }
-
-    fn insert_loaded(&mut self, request: Request) -> Slot {
-        self.requests.insert(request)
     }
 
     fn load_parcels<R: Rows>(&mut self, rows: &R) -> Result<(), R::Error> {

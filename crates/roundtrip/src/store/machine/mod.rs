@@ -13,6 +13,7 @@
 
 mod admit;
 mod amend;
+mod behind;
 #[cfg(test)]
 mod explore;
 mod gather;
@@ -138,6 +139,7 @@ pub(crate) struct Machine {
     due: BTreeMap<(UnixMs, Seq), Slot>,
     deadlines: BTreeMap<(UnixMs, Seq), Slot>,
     dead: BTreeMap<(UnixMs, Seq), Slot>,
+    behind: BTreeMap<(RequestId, Seq), Slot>,
     dirty: Vec<Slot>,
     /// Leases granted since the last flush. The flush after the next one writes them:
     /// most are answered by then, and never need to be written at all.
@@ -176,6 +178,7 @@ impl Machine {
             due: BTreeMap::new(),
             deadlines: BTreeMap::new(),
             dead: BTreeMap::new(),
+            behind: BTreeMap::new(),
             dirty: Vec::new(),
             fresh_leases: Vec::new(),
             dirty_lanes: BTreeSet::new(),
@@ -361,6 +364,9 @@ impl Machine {
         match &request.state {
             State::Held => {
                 self.due.remove(&(request.due, seq));
+                if request.behind {
+                    self.behind.remove(&(request.id, seq));
+                }
             }
             State::Queued if route.policy.order == QueueOrder::Priority => {
                 route.by_priority.remove(&(std::cmp::Reverse(request.priority), seq));
@@ -397,6 +403,9 @@ impl Machine {
             State::Held => {
                 if request.waits_for_time(route.policy.work_on) {
                     self.due.insert((request.due, seq), slot);
+                }
+                if request.behind {
+                    self.behind.insert((request.id, seq), slot);
                 }
             }
             State::Queued => {
@@ -501,13 +510,7 @@ impl Machine {
         };
         let all = request.occurrences.as_slice().iter();
         let occurrences = all.filter(|o| !unanswered(o)).map(mark).collect();
-        disk.delete_request(request.seq);
-        if request.rows.has_mark {
-            disk.delete_mark(request.seq);
-        }
-        if request.has_answer() {
-            disk.delete_answer(request.seq);
-        }
+        self.delete_rows(disk, &request);
         let receipt = Receipt {
             id: request.id,
             generation: request.generation,
@@ -519,8 +522,22 @@ impl Machine {
             occurrences,
         };
         self.remember_receipt(disk, receipt);
+        if request.behind {
+            return;
+        }
         for key in self.groups_of.remove(&request.id).unwrap_or_default() {
             self.forget_group_at(disk, &key, kept_until);
+        }
+        self.move_up(disk, request.id);
+    }
+
+    fn delete_rows<D: Disk>(&self, disk: &mut D, request: &Request) {
+        disk.delete_request(request.seq);
+        if request.rows.has_mark {
+            disk.delete_mark(request.seq);
+        }
+        if request.has_answer() {
+            disk.delete_answer(request.seq);
         }
     }
 

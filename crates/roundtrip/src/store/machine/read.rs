@@ -87,6 +87,7 @@ impl Machine {
             due: request.due,
             deadline: Some(request.deadline).filter(|&deadline| deadline != UnixMs::NEVER),
             priority: request.priority,
+            behind: request.behind,
             attempts: request.attempts,
             crashes: request.crashes,
             error: request.error.as_deref().cloned(),

@@ -61,15 +61,27 @@ impl Slots {
             self.records.push(None);
             Slot::try_from(self.records.len() - 1).expect("fewer than 2^32 live requests")
         });
-        let (id, occurrences) = (request.id, request.occurrences.clone());
+        let (behind, occurrences) = (request.behind, request.occurrences.clone());
         self.records[slot as usize] = Some(request);
-        let (records, hasher) = (&self.records, &self.hasher);
-        let rehash = |slot: &Slot| hasher.hash_one(records[*slot as usize].as_ref().map(|r| r.id).expect("listed"));
-        self.ids.insert_unique(self.hasher.hash_one(id), slot, rehash);
+        if !behind {
+            self.index_id(slot);
+        }
         for occurrence in occurrences.as_slice() {
             self.index_occurrence(slot, &occurrence.id);
         }
         slot
+    }
+
+    /// Lets a request that waited behind another be found by its id.
+    pub(super) fn move_up(&mut self, slot: Slot) {
+        self.get_mut(slot).behind = false;
+        self.index_id(slot);
+    }
+
+    fn index_id(&mut self, slot: Slot) {
+        let (records, hasher) = (&self.records, &self.hasher);
+        let hash = |slot: &Slot| hasher.hash_one(records[*slot as usize].as_ref().map(|r| r.id).expect("listed"));
+        self.ids.insert_unique(hash(&slot), slot, hash);
     }
 
     pub(super) fn remove(&mut self, slot: Slot) -> Request {

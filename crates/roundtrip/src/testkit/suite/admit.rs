@@ -86,6 +86,54 @@ pub async fn other_content_under_a_live_id_is_reported(bench: Bench) {
     assert_eq!((view.occurrences.len(), bodies.payload), (1, request(1).payload));
 }
 
+fn other_content() -> NewRequest {
+    NewRequest { occurrence: occurrence(1001), payload: Payload::raw("other"), ..request(1) }
+}
+
+/// Other content under a live id is stored, since the cursor has passed it; it is handed
+/// out when the live one has ended.
+pub async fn other_content_waits_behind_the_live_one(mut bench: Bench) {
+    bench.define(RoutePolicy { destination: None, publish_on: Gate::Seen, ..policy() }).await;
+    bench.admit(vec![request(1), other_content()]).await;
+    assert_eq!(bench.admit(vec![other_content()]).await, [known(StateKind::Held, Some(Standing::Seen))]);
+    bench.restart().await;
+    let grants = bench.lease(10).await;
+    assert_eq!(grants.len(), 1, "the other waits");
+    assert_eq!((grants[0].generation, &grants[0].payload), (0, &request(1).payload));
+    bench.applied(answer(&grants[0])).await;
+    bench.restart().await;
+    let grant = bench.lease_one().await;
+    assert_eq!((grant.generation, &grant.payload), (1, &other_content().payload));
+    bench.applied(answer(&grant)).await;
+    bench.expect(&[(1, StateKind::Settled)]).await;
+}
+
+/// The lead's supersede takes over what waits; nothing of it is left to be done twice.
+pub async fn superseding_takes_over_what_waits(bench: Bench) {
+    bench.define(RoutePolicy { destination: None, ..policy() }).await;
+    let lead = bench.lead(Seat::Route(route())).await;
+    bench.admit(vec![request(1), other_content()]).await;
+    bench.applied(finalize(lead, 1001)).await;
+    bench.applied(supersede(lead, 1, 1001, "other")).await;
+    let counts = must(bench.store().counts().await, "counts");
+    assert_eq!(counts.iter().map(|count| count.requests).sum::<u64>(), 1, "{counts:?}");
+    let grant = bench.lease_one().await;
+    assert_eq!((grant.standing, &grant.payload), (Standing::Final, &other_content().payload));
+    bench.applied(answer(&grant)).await;
+    bench.expect(&[(1, StateKind::Settled)]).await;
+    assert_eq!(bench.lease(10).await, [], "it was the same content");
+}
+
+/// Within the horizon of the one that ended, what waited behind it was a repeat.
+pub async fn what_waits_behind_a_blocked_id_was_a_repeat(bench: Bench) {
+    let horizon = Horizon::Forever;
+    bench.define(RoutePolicy { destination: None, publish_on: Gate::Seen, horizon, ..policy() }).await;
+    bench.admit(vec![request(1), other_content()]).await;
+    bench.applied(answer(&bench.lease_one().await)).await;
+    assert_eq!(bench.lease(10).await, []);
+    assert_eq!(bench.admit(vec![other_content()]).await, [known(StateKind::Settled, None)]);
+}
+
 /// An occurrence stays known after its request has ended, however it ended, over many
 /// later receipts and a restart; only what its origin took back may come again.
 pub async fn a_known_occurrence_stays_known_after_the_end(mut bench: Bench) {

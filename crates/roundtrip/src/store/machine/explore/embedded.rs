@@ -97,6 +97,11 @@ impl Embedded {
         self.machine.find_occurrence(id).is_some() || self.machine.note_of(&mut disk, id).is_some()
     }
 
+    /// Whether an occurrence waits behind a live request with the same id.
+    pub(super) fn waits(&self, id: &OccurrenceId) -> bool {
+        self.machine.find_occurrence(id).is_some_and(|slot| self.machine.requests.get(slot).behind)
+    }
+
     pub(super) fn payload(&self, seq: Seq) -> Payload {
         self.disk.clone().body(seq).payload
     }

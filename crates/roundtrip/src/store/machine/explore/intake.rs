@@ -350,7 +350,7 @@ impl State {
                 continue;
             };
             let shown = live.occurrences.as_slice().iter().find(|shown| shown.id == occurrence);
-            if shown.is_none() && self.store.knows(&occurrence) && looks {
+            if shown.is_none() && self.store.knows(&occurrence) && !self.store.waits(&occurrence) && looks {
                 // It was answered for; what is live is there for another event.
                 continue;
             }
