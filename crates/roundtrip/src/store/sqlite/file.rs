@@ -15,6 +15,9 @@ use crate::store::StoreError;
 const FORMAT: u32 = 1;
 /// Marks the file as ours, for SQLite's and everybody's `file` command.
 const APPLICATION_ID: i32 = 0x5254_5250;
+/// Large pages cost fewer calls of the system when much is committed, small ones fewer
+/// bytes when little is.
+pub(super) const PAGE_BYTES: u64 = 8192;
 /// What SQLite may keep of the file in memory.
 const CACHE_KIB: i32 = 16 * 1024;
 /// How large the log's file stays when it is empty.
@@ -86,7 +89,7 @@ pub(super) fn open_for_writing(path: &Path) -> Result<(Connection, LogPages), St
     let fail = |error: rusqlite::Error| store_error(path, &error);
     check_format(&conn, path)?;
     conn.execute_batch(&format!(
-        "PRAGMA page_size = 8192;
+        "PRAGMA page_size = {PAGE_BYTES};
          PRAGMA synchronous = FULL;
          PRAGMA wal_autocheckpoint = 0;
          PRAGMA journal_size_limit = {LOG_BYTES_KEPT};

@@ -11,7 +11,7 @@ use rusqlite::Connection;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 use super::disk::{SqliteDisk, meta, put_meta};
-use super::file::{LogPages, Ownership, open_for_writing, store_error};
+use super::file::{LogPages, Ownership, PAGE_BYTES, open_for_writing, store_error};
 use super::rows::SqliteRows;
 use crate::clock::Clock;
 use crate::store::machine::{Machine, next_epoch};
@@ -20,9 +20,9 @@ use crate::store::query::{Query, Reply};
 use crate::store::{Hints, Options, StoreError};
 
 /// At how many pages the log is copied back into the file.
-const CHECKPOINT_PAGES: u64 = (16 << 20) / 4096;
+const CHECKPOINT_PAGES: u64 = (32 << 20) / PAGE_BYTES;
 /// At how many pages somebody should know that a reader holds the log up.
-const LOG_PAGES_WARN: u64 = (1 << 30) / 4096;
+const LOG_PAGES_WARN: u64 = (1 << 30) / PAGE_BYTES;
 
 type Answer<T> = oneshot::Sender<Result<T, StoreError>>;
 
