@@ -52,7 +52,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         let counts = store.counts().await?;
         let shown: Vec<_> = counts.iter().map(|count| format!("{} {:?}", count.requests, count.state)).collect();
         println!("stage {stage}: {}", if shown.is_empty() { "nothing left".into() } else { shown.join(", ") });
-        close(store).await;
+        store.close().await?;
     }
     report(&file, &outside).await?;
     Ok(std::fs::remove_dir_all(folder)?)
@@ -65,13 +65,6 @@ async fn start(file: &Path) -> Result<Arc<dyn Store>, Box<dyn Error>> {
     store.apply_one(Define { route: RouteName::new("demo")?, policy }).await?;
     store.apply_one(LaneOrder { lane: LaneName::new("lane")?, order }).await?;
     Ok(store)
-}
-
-/// Waits until the last commit is done and the file is let go of.
-async fn close(store: Arc<dyn Store>) {
-    let mut gone = store.changes(roundtrip::store::Topic::Amendments);
-    drop(store);
-    while gone.changed().await {}
 }
 
 async fn take_lane(store: &dyn Store) -> Result<Token, Box<dyn Error>> {
@@ -174,6 +167,6 @@ async fn report(file: &Path, outside: &Outside) -> Result<(), Box<dyn Error>> {
     }
     let doubled = outside.values().filter(|&&times| times > 1).count();
     println!("settled {settled}, lost {lost}, doubled {doubled}");
-    close(store).await;
+    store.close().await?;
     if lost + doubled > 0 { Err("not every request went exactly once".into()) } else { Ok(()) }
 }

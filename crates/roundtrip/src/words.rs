@@ -26,6 +26,18 @@ pub const ASSIGN_MAX: usize = 1024;
 pub const PARCEL_MAX: usize = 256;
 /// Most signed attempts kept for one parcel.
 pub const ATTEMPTS_MAX: usize = 64;
+/// Most items that one answer may add to groups.
+pub const GATHER_MAX: usize = 1024;
+/// Most parcels under way on one lane.
+pub const WINDOW_MAX: u32 = 4096;
+/// Most records that one call of upkeep moves; a larger limit counts as this.
+pub const UPKEEP_MAX: usize = 10_000;
+/// Longest lease and longest hold of a seat; longer ones count as this.
+pub const HOLD_MS_MAX: u64 = 7 * 24 * 60 * 60 * 1000;
+/// Most bytes of bodies in one answer of a lease or a read, unless one body alone is larger.
+pub const REPLY_BYTES_MAX: usize = 16 << 20;
+/// Most records that the operations of one call may write.
+pub const BATCH_RECORDS_MAX: usize = 1 << 16;
 /// Most items in one group.
 pub const GROUP_ITEMS_MAX: u64 = 1_000_000;
 /// Most rows in one page of a read.

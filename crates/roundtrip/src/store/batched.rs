@@ -35,7 +35,7 @@ impl Default for BatchLimits {
 /// the last clone is dropped and all that was accepted is answered.
 pub struct Batched<S> {
     inner: Arc<S>,
-    calls: mpsc::Sender<Call>,
+    calls: mpsc::Sender<Message>,
 }
 
 impl<S> Clone for Batched<S> {
@@ -46,6 +46,12 @@ impl<S> Clone for Batched<S> {
 
 /// Where a call's outcomes go.
 type Answer = oneshot::Sender<Result<Vec<Outcome>, StoreError>>;
+
+/// What the commits' task is told.
+enum Message {
+    Call(Call),
+    Close(oneshot::Sender<Result<(), StoreError>>),
+}
 
 struct Call {
     ops: Vec<Op>,
@@ -74,32 +80,42 @@ impl<S: Store> Batched<S> {
 }
 
 /// Commits calls as they come until every handle is gone.
-async fn commit_all<S: Store>(store: Arc<S>, mut waiting: mpsc::Receiver<Call>, limits: BatchLimits) {
-    let mut held_back: Option<Call> = None;
+async fn commit_all<S: Store>(store: Arc<S>, mut waiting: mpsc::Receiver<Message>, limits: BatchLimits) {
+    let mut held_back: Option<Message> = None;
     loop {
-        let first = match held_back.take() {
-            Some(call) => call,
-            None => match waiting.recv().await {
-                Some(call) => call,
-                None => return,
-            },
+        let mut next = match held_back.take() {
+            Some(message) => Some(message),
+            None => waiting.recv().await,
         };
+        if next.is_none() {
+            return;
+        }
         let mut commit = Commit::default();
         let mut quick = Commit::default();
-        let mut next = Some(first);
-        while let Some(call) = next.take() {
+        let mut closing = None;
+        while let Some(message) = next.take() {
+            let call = match message {
+                Message::Call(call) => call,
+                Message::Close(closed) => {
+                    closing = Some(closed);
+                    break;
+                }
+            };
             // What a crash may forget need not wait for the disk: it goes first, alone.
-            let forgettable = call.ops.iter().all(Op::may_be_forgotten);
-            let into = if forgettable { &mut quick } else { &mut commit };
-            if into.is_full_for(&call, limits) {
-                held_back = Some(call);
+            let to = if call.ops.iter().all(Op::may_be_forgotten) { &mut quick } else { &mut commit };
+            if to.is_full_for(&call, limits) {
+                held_back = Some(Message::Call(call));
                 break;
             }
-            into.push(call);
+            to.push(call);
             next = waiting.try_recv().ok();
         }
         quick.run(&*store).await;
         commit.run(&*store).await;
+        if let Some(closed) = closing {
+            waiting.close();
+            let _gone = closed.send(store.close().await);
+        }
     }
 }
 
@@ -146,13 +162,21 @@ impl<S: Store> Store for Batched<S> {
             let bytes = check_batch(&batch)?;
             let (answer, answered) = oneshot::channel();
             let call = Call { ops: batch, bytes, answer };
-            self.calls.send(call).await.map_err(|_closed| StoreError::Closed)?;
+            self.calls.send(Message::Call(call)).await.map_err(|_closed| StoreError::Closed)?;
             answered.await.map_err(|_lost| StoreError::Unknown)?
         })
     }
 
     fn read(&self, query: Query) -> StoreFuture<'_, Reply> {
         self.inner.read(query)
+    }
+
+    fn close(&self) -> StoreFuture<'_, ()> {
+        Box::pin(async move {
+            let (closed, done) = oneshot::channel();
+            self.calls.send(Message::Close(closed)).await.map_err(|_closed| StoreError::Closed)?;
+            done.await.map_err(|_lost| StoreError::Unknown)?
+        })
     }
 
     fn changes(&self, topic: Topic) -> Changes {

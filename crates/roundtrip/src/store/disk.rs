@@ -221,6 +221,8 @@ pub(crate) trait Rows {
     fn groups(&self, each: &mut dyn FnMut(u64, GroupRow)) -> Result<(), Self::Error>;
     fn items(&self, each: &mut dyn FnMut(u64, ItemRow)) -> Result<(), Self::Error>;
     fn receipts(&self, each: &mut dyn FnMut(u64, ReceiptRow)) -> Result<(), Self::Error>;
+    /// The first entry that the journal still has; 0 if it has none.
+    fn first_entry(&self) -> Result<u64, Self::Error>;
     /// The numbers after the highest ever used, where rows alone do not tell.
     fn high_water(&self) -> Result<HighWater, Self::Error>;
 }
@@ -407,6 +409,10 @@ impl Rows for RamDisk {
     fn receipts(&self, each: &mut dyn FnMut(u64, ReceiptRow)) -> Result<(), Self::Error> {
         self.receipts.iter().for_each(|(no, row)| each(*no, row.clone()));
         Ok(())
+    }
+
+    fn first_entry(&self) -> Result<u64, Self::Error> {
+        Ok(self.journal.keys().next().copied().unwrap_or(0))
     }
 
     fn high_water(&self) -> Result<HighWater, Self::Error> {

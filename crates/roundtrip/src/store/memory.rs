@@ -1,7 +1,7 @@
 //! The memory store: the state machine without a disk. For simulation, tests and
 //! demonstrations; what it keeps ends with the process.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use super::disk::RamDisk;
 use super::machine::{Machine, next_epoch};
@@ -48,7 +48,7 @@ impl MemoryStore {
     }
 
     fn core(&self) -> MutexGuard<'_, Core> {
-        self.shared.core.lock().unwrap_or_else(PoisonError::into_inner)
+        self.shared.core.lock().unwrap_or_else(|_| panic!("an earlier call panicked and left the store half changed"))
     }
 }
 

@@ -34,7 +34,7 @@ pub use memory::MemoryStore;
 pub use sqlite::{SqliteReader, SqliteStore};
 
 use crate::clock::{Clock, SystemClock};
-use crate::words::{BATCH_BYTES_MAX, BATCH_OPS_MAX, Destination, RouteName};
+use crate::words::{BATCH_BYTES_MAX, BATCH_OPS_MAX, BATCH_RECORDS_MAX, Destination, RouteName};
 use op::{Op, Outcome};
 use query::{Query, Reply};
 
@@ -50,8 +50,14 @@ pub trait Store: Send + Sync + 'static {
     /// the work is done by then.
     fn apply(&self, batch: Vec<Op>) -> StoreFuture<'_, Vec<Outcome>>;
 
-    /// Reads what the last commit left.
+    /// Reads what the last commit left, and leases that the next one will write.
     fn read(&self, query: Query) -> StoreFuture<'_, Reply>;
+
+    /// Finishes what was accepted, writes what is unwritten, and lets go of what the store
+    /// holds; calls after it are refused. Dropping the last handle does the same, later.
+    fn close(&self) -> StoreFuture<'_, ()> {
+        Box::pin(async { Ok(()) })
+    }
 
     /// Hints that something about this topic changed. Polling alone is correct; a hint
     /// only makes it fast.
@@ -79,6 +85,10 @@ impl<S: Store + ?Sized> Store for Arc<S> {
 
     fn read(&self, query: Query) -> StoreFuture<'_, Reply> {
         (**self).read(query)
+    }
+
+    fn close(&self) -> StoreFuture<'_, ()> {
+        (**self).close()
     }
 
     fn changes(&self, topic: Topic) -> Changes {
@@ -215,7 +225,9 @@ pub enum StoreError {
     #[error("the store is closed")]
     Closed,
     /// More than one call may bring.
-    #[error("a batch of {ops} operations and {bytes} bytes; at most {BATCH_OPS_MAX} and {BATCH_BYTES_MAX}")]
+    #[error(
+        "a batch of {ops} operations and {bytes} bytes; at most {BATCH_OPS_MAX} and {BATCH_BYTES_MAX}, and {BATCH_RECORDS_MAX} records in all"
+    )]
     BatchTooLarge {
         /// How many operations.
         ops: usize,
@@ -298,13 +310,15 @@ impl StoreError {
 /// Refuses a batch that is larger than one call may bring.
 pub(crate) fn check_batch(batch: &[Op]) -> Result<usize, StoreError> {
     let (ops, bytes) = (batch.len(), batch.iter().map(Op::payload_bytes).sum());
-    if ops > BATCH_OPS_MAX || bytes > BATCH_BYTES_MAX {
+    let records: usize = batch.iter().map(Op::records).sum();
+    if ops > BATCH_OPS_MAX || records > BATCH_RECORDS_MAX || bytes > BATCH_BYTES_MAX {
         return Err(StoreError::BatchTooLarge { ops, bytes });
     }
     Ok(bytes)
 }
 
-/// Opens the store that a URL names, with natural batching in front of it.
+/// Opens the store that a URL names, with natural batching in front of it. Needs a
+/// tokio runtime.
 ///
 /// `memory:` keeps everything in memory; `sqlite:PATH` keeps it in a file.
 pub fn open(url: &str, options: Options) -> Result<Arc<dyn Store>, StoreError> {

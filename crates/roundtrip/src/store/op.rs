@@ -65,6 +65,16 @@ pub enum Op {
 }
 
 impl Op {
+    /// How many records the operation may write.
+    pub fn records(&self) -> usize {
+        match self {
+            Op::Admit(op) => op.requests.len().max(1),
+            Op::Answer(op) => 1 + op.follow_ups.len() + op.items.len(),
+            Op::Assign(op) => op.parcels.len().max(1),
+            _ => 1,
+        }
+    }
+
     /// Bytes of payload that the operation brings.
     pub fn payload_bytes(&self) -> usize {
         let new = |requests: &[NewRequest]| requests.iter().map(|r| r.payload.bytes.len()).sum::<usize>();
@@ -691,6 +701,8 @@ pub enum Full {
     },
     /// The group's items.
     Group(GroupKey),
+    /// The numbers that slots can have.
+    Slots,
     /// The parcel's attempts.
     Attempts,
 }

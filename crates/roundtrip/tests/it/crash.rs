@@ -108,9 +108,10 @@ fn victim(args: &[&str]) -> Command {
 }
 
 /// A victim under strace, which injects faults into its calls of the system.
-fn traced(inject: &str, args: &[&str]) -> Command {
+fn traced(inject: &str, log: &Path, args: &[&str]) -> Command {
     let mut command = Command::new("strace");
-    command.args(["-f", "-qq", "-o", "/dev/null", "-e", "trace=fsync,fdatasync,pwrite64", "-e", inject]);
+    command.args(["-f", "-qq", "-y", "-o"]).arg(log);
+    command.args(["-e", "trace=fsync,fdatasync,pwrite64", "-e", inject]);
     command.arg(env!("CARGO_BIN_EXE_victim")).args(args);
     command
 }
@@ -130,6 +131,14 @@ fn syncs(file: &Path, args: &[&str]) -> usize {
     calls.lines().filter(|line| line.contains("sync(") && !line.contains("unfinished")).count()
 }
 
+/// What a failed sync kept is unknown, and the next one may claim success: there is no next one.
+fn assert_no_sync_after_the_failed_one(log: &Path) {
+    let log = std::fs::read_to_string(log).unwrap();
+    let mut after = log.lines().skip_while(|line| !line.contains("INJECTED"));
+    assert!(after.next().is_some(), "nothing failed");
+    assert_eq!(after.find(|line| line.contains("sync(")), None);
+}
+
 fn soak() -> bool {
     std::env::var_os("SOAK").is_some()
 }
@@ -145,7 +154,7 @@ async fn a_kill_at_any_sync_loses_nothing() {
         let name = file.to_str().unwrap();
         let mut witness = Witness::default();
         let kill = format!("inject=fsync,fdatasync:signal=KILL:when={nth}");
-        witness.runs(traced(&kill, &[name, "0", "6", "2", "0"]), None);
+        witness.runs(traced(&kill, Path::new("/dev/null"), &[name, "0", "6", "2", "0"]), None);
         witness.checks(&file, false).await;
         witness.runs(victim(&[name, "0", "6", "2", "1"]), None);
         assert!(witness.finished, "after a kill at sync {nth} of {total} the rest was not carried");
@@ -189,7 +198,11 @@ async fn a_sync_that_fails_is_fatal_and_never_retried() {
         let name = file.to_str().unwrap();
         let mut witness = Witness::default();
         let fail = format!("inject=fsync,fdatasync:error=EIO:when={nth}");
-        witness.runs(traced(&fail, &[name, "0", "2", "2", "0"]), None);
+        let log = file.with_extension("trace");
+        witness.runs(traced(&fail, &log, &[name, "0", "2", "2", "0"]), None);
+        if !witness.refused.is_empty() {
+            assert_no_sync_after_the_failed_one(&log);
+        }
         for told in witness.refused.iter().chain(&witness.then) {
             assert!(told.contains("can no longer be trusted"), "{told}");
         }
@@ -213,7 +226,7 @@ async fn a_full_disk_refuses_and_goes_on_when_there_is_room() {
         let name = file.to_str().unwrap();
         let mut witness = Witness::default();
         let full = format!("inject=pwrite64:error=ENOSPC:when={first}..{}", first + 6);
-        witness.runs(traced(&full, &[name, "0", "6", "2", "0"]), None);
+        witness.runs(traced(&full, Path::new("/dev/null"), &[name, "0", "6", "2", "0"]), None);
         assert!(witness.refused.iter().all(|why| why.contains("is full")), "{:?}", witness.refused);
         // Full while it is opened, it does not open; full later, it goes on by itself.
         assert!(witness.finished || witness.refused.is_empty(), "there was room again");

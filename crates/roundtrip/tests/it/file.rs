@@ -45,6 +45,68 @@ async fn a_second_owner_is_refused_and_told_who_the_first_is() {
     open_at(&path, &clock()).unwrap();
 }
 
+#[cfg(unix)]
+#[tokio::test]
+async fn a_second_owner_is_refused_under_any_name_of_the_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("store.db");
+    let _owner = open_at(&path, &clock()).unwrap();
+    let alias = folder.path().join("alias.db");
+    std::os::unix::fs::symlink(&path, &alias).unwrap();
+    assert!(matches!(open_at(&alias, &clock()), Err(StoreError::Owned { .. })));
+    let roundabout = folder.path().join("..").join(folder.path().file_name().unwrap()).join("store.db");
+    assert!(matches!(open_at(&roundabout, &clock()), Err(StoreError::Owned { .. })));
+}
+
+#[tokio::test]
+async fn a_closed_store_refuses_and_can_be_opened_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let url = format!("sqlite:{}", folder.path().join("store.db").display());
+    for n in 0..3 {
+        let store = open(&url, Options::default()).unwrap();
+        define(&store).await;
+        assert!(store.apply_one(samples::lease(1)).await.unwrap().holds());
+        assert!(store.apply_one(admit(n)).await.unwrap().holds());
+        store.close().await.unwrap();
+        assert_eq!(store.apply_one(admit(n)).await, Err(StoreError::Closed));
+    }
+}
+
+#[tokio::test]
+async fn readers_see_whole_commits_while_receipts_are_spilled_and_merged() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("store.db");
+    let options = Options { spill_receipts: 2, ..Options::default() };
+    let owner = SqliteStore::open(&path, Arc::new(clock()), options).unwrap();
+    define(&owner).await;
+    let reader = SqliteReader::open(&path, Arc::new(clock()), options).unwrap();
+    for n in 0..120 {
+        owner.apply_one(admit(n)).await.unwrap();
+        owner.apply_one(samples::mend(n, roundtrip::store::op::Remedy::Cancel)).await.unwrap();
+        for known in [0, n / 2, n] {
+            let found = reader.get(samples::id(known)).await.unwrap();
+            assert!(matches!(found, Some(Found::Ended(_))), "{known} of {n}: {found:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_longer_journal_does_not_claim_what_a_shorter_one_forgot() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("store.db");
+    let open = |journal_entries| {
+        SqliteStore::open(&path, Arc::new(clock()), Options { journal_entries, ..Options::default() }).unwrap()
+    };
+    let store = open(10);
+    define(&store).await;
+    for n in 0..1000 {
+        store.apply_one(admit(n)).await.unwrap();
+    }
+    drop(store);
+    let page = open(1 << 20).journal(5, 10).await.unwrap();
+    assert!(page.reset, "entry 5 is gone: {:?}", page.entries.first());
+}
+
 #[tokio::test]
 async fn readers_beside_the_owner_see_each_commit() {
     let folder = tempfile::tempdir().unwrap();

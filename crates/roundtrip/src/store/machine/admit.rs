@@ -72,26 +72,25 @@ impl Machine {
             Some(to) => {
                 let held = self.cursors.get(&to.listener).copied();
                 match Cursor::step(held, to.expected, to.next) {
-                    CursorStep::Move(cursor) => Some(cursor),
-                    // The commit that moved the cursor here stored all of this.
-                    CursorStep::Replay(cursor) => {
-                        let known = op.requests.iter().map(|r| self.recognise(disk, r)).collect();
-                        return Ok(Outcome::Duplicate(Effect::Admitted(known, Some(cursor))));
-                    }
+                    CursorStep::Move(cursor) => Some((cursor, true)),
+                    // What the move stored is recognised below; what a fuller reading of the
+                    // same blocks brings besides is as welcome as ever.
+                    CursorStep::Replay(cursor) => Some((cursor, false)),
                     CursorStep::Elsewhere => return Err(Outcome::Stale(Stale::Cursor(held))),
                     CursorStep::RolledBack => return Err(self.stop_lanes()),
                 }
             }
         };
         self.check_capacity(disk, &op.requests)?;
-        if let (Some(to), Some(cursor)) = (&op.cursor, cursor) {
+        if let (Some(to), Some((cursor, true))) = (&op.cursor, cursor) {
             self.cursors.insert(to.listener.clone(), cursor);
             disk.put_fixture(&Fixture::Cursor { listener: to.listener.clone(), cursor });
         }
         let admissions: Vec<Admission> = op.requests.into_iter().map(|r| self.admit_one(disk, r)).collect();
         let fresh = admissions.iter().any(|a| matches!(a, Admission::New { .. } | Admission::Attached { .. }));
-        let effect = Effect::Admitted(admissions, cursor);
-        Ok(if fresh || cursor.is_some() { Outcome::Applied(effect) } else { Outcome::Duplicate(effect) })
+        let moved = matches!(cursor, Some((_, true)));
+        let effect = Effect::Admitted(admissions, cursor.map(|(cursor, _)| cursor));
+        Ok(if fresh || moved { Outcome::Applied(effect) } else { Outcome::Duplicate(effect) })
     }
 
     /// Refuses what can never be admitted.
@@ -99,6 +98,10 @@ impl Machine {
         if requests.len() > ADMIT_MAX {
             let count = requests.len();
             return Err(Outcome::Invalid(Invalid::TooMany { what: "requests", count, max: ADMIT_MAX }));
+        }
+        let unknown = |r: &&NewRequest| r.place.as_ref().is_some_and(|p| self.known_origin(&p.origin).is_none());
+        if self.origins.len() + requests.iter().filter(unknown).count() > NAMES_MAX {
+            return Err(Outcome::Invalid(Invalid::TooManyNames(NAMES_MAX)));
         }
         for request in requests {
             self.route_no(&request.route)?;
@@ -185,20 +188,6 @@ impl Machine {
         }
     }
 
-    /// What the store says of a request that it has already been given.
-    fn recognise<D: Disk>(&self, disk: &mut D, request: &NewRequest) -> Admission {
-        if let Some(known) = self.known_before(disk, request) {
-            return known;
-        }
-        if let Some(slot) = self.find_request(&request.id) {
-            return Admission::Known { state: self.kind_at(slot), standing: None };
-        }
-        match self.receipt_of(disk, &request.id) {
-            Some(ColdReceipt::Ended { end, .. }) => Admission::Ended(end),
-            _ => Admission::Ended(crate::inbox::End::Withdrawn),
-        }
-    }
-
     pub(super) fn admit_one<D: Disk>(&mut self, disk: &mut D, request: NewRequest) -> Admission {
         if let Some(known) = self.known_before(disk, &request) {
             return known;
@@ -271,7 +260,8 @@ impl Machine {
         } else if many >= OCCURRENCES_MAX {
             // Too many to keep apart; remembered, so that it is known when it comes again.
             let (occurrence, id, end) = (new.occurrence, new.id, crate::inbox::End::Settled);
-            self.remember_occurrence(disk, OccurrenceNote { occurrence, id, end, origin, kept_until: UnixMs::NEVER });
+            let kept_until = self.now.plus(self.route(self.requests.get(slot).route).policy.receipt_ms);
+            self.remember_occurrence(disk, OccurrenceNote { occurrence, id, end, origin, kept_until });
         } else {
             self.join(disk, slot, new, origin);
         }

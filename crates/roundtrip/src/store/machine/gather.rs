@@ -4,8 +4,8 @@ use super::{Group, Machine};
 use crate::groups::{Arrival, GroupState};
 use crate::store::disk::{Disk, GroupRow, ItemRow};
 use crate::store::journal::{Event, Subject};
-use crate::store::op::{Close, Effect, Full, Gather, Outcome};
-use crate::words::{GROUP_ITEMS_MAX, GroupKey, UnixMs};
+use crate::store::op::{Close, Effect, Full, Gather, Invalid, Outcome};
+use crate::words::{GATHER_MAX, GROUP_ITEMS_MAX, GroupKey, UnixMs};
 
 impl Machine {
     pub(super) fn gather<D: Disk>(&mut self, disk: &mut D, op: Gather) -> Result<Outcome, Outcome> {
@@ -15,10 +15,16 @@ impl Machine {
 
     /// Refuses items that can never join, or that a group has no room for.
     pub(super) fn check_gather(&self, items: &[Gather]) -> Result<(), Outcome> {
+        if items.len() > GATHER_MAX {
+            let (what, count) = ("items", items.len());
+            return Err(Outcome::Invalid(Invalid::TooMany { what, count, max: GATHER_MAX }));
+        }
         for item in items {
             super::admit::check_payload(&item.payload)?;
-            let held = self.groups.get(&item.group).map_or(0, |group| group.order.len() as u64);
-            if held + items.len() as u64 > GROUP_ITEMS_MAX {
+            let Some(group) = self.groups.get(&item.group) else { continue };
+            let joins = |other: &&Gather| other.group == item.group && !group.members.contains_key(&other.item);
+            let joining = items.iter().filter(joins).count() as u64;
+            if joining > 0 && group.order.len() as u64 + joining > GROUP_ITEMS_MAX {
                 return Err(Outcome::Full(Full::Group(item.group.clone())));
             }
         }

@@ -33,6 +33,7 @@ impl Machine {
         if high != Default::default() {
             machine.high = high;
         }
+        machine.journal_first = rows.first_entry()?;
         machine.load_fixtures(rows)?;
         let by_seq = machine.load_requests(rows)?;
         machine.load_parcels(rows)?;

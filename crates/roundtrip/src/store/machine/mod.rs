@@ -147,6 +147,8 @@ pub(crate) struct Machine {
     dirty_lanes: BTreeSet<LaneNo>,
     high_flushed: HighWater,
     entries: Vec<Entry>,
+    /// The first entry that the journal had when it was opened.
+    journal_first: u64,
     touched: BTreeSet<Topic>,
     now: UnixMs,
 }
@@ -184,6 +186,7 @@ impl Machine {
             dirty_lanes: BTreeSet::new(),
             high_flushed: high,
             entries: Vec::new(),
+            journal_first: 1,
             touched: BTreeSet::new(),
             now: UnixMs(0),
         }
@@ -293,7 +296,7 @@ impl Machine {
     }
 
     fn journal_floor(&self) -> u64 {
-        self.high.entry.saturating_sub(self.options.journal_entries).max(1)
+        self.high.entry.saturating_sub(self.options.journal_entries).max(self.journal_first).max(1)
     }
 
     fn token(&mut self) -> Token {

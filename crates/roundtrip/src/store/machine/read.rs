@@ -14,7 +14,7 @@ use crate::store::query::{
     Bodies, Count, Found, GroupView, ItemView, JournalPage, LaneView, ListFilter, OccurrenceView, Page, ParcelView,
     Phase, Query, ReadyDelivery, ReceiptView, Reply, RequestView, RouteView, SeatView,
 };
-use crate::words::{Destination, GroupKey, Nonce, PAGE_MAX, Place, RequestId, Seq, UnixMs};
+use crate::words::{Destination, GroupKey, Nonce, PAGE_MAX, Place, REPLY_BYTES_MAX, RequestId, Seq, UnixMs};
 
 /// How many records one page of a list looks at.
 const LOOK_MAX: usize = 20_000;
@@ -194,7 +194,8 @@ impl Machine {
             let (route, response) = (self.route(request.route).name.clone(), disk.response(seq));
             Some(ReadyDelivery { id: request.id, seq, route, response, failure: answer.failure })
         };
-        ready.iter().take(limit.min(PAGE_MAX)).filter_map(delivery).collect()
+        let deliveries = ready.iter().take(limit.min(PAGE_MAX)).filter_map(delivery);
+        within_bytes(deliveries, |delivery| delivery.response.bytes.len())
     }
 
     fn group<D: Disk>(&self, disk: &mut D, key: &GroupKey, skip: u64, limit: usize) -> Option<GroupView> {
@@ -203,8 +204,22 @@ impl Machine {
         let page = group.order.iter().skip(skip).take(limit.min(PAGE_MAX));
         let page = page.map(|(no, id, late)| ItemView { id: *id, late: *late, payload: disk.item_payload(*no) });
         let (items, late) = (group.in_time(), group.late);
-        Some(GroupView { key: key.clone(), state: group.state, items, late, page: page.collect() })
+        let page = within_bytes(page, |item| item.payload.bytes.len());
+        Some(GroupView { key: key.clone(), state: group.state, items, late, page })
     }
+}
+
+/// As many as fit in one reply, and at least one.
+fn within_bytes<T>(items: impl Iterator<Item = T>, weigh: impl Fn(&T) -> usize) -> Vec<T> {
+    let (mut taken, mut bytes) = (Vec::new(), 0);
+    for item in items {
+        bytes += weigh(&item);
+        if bytes > REPLY_BYTES_MAX && !taken.is_empty() {
+            break;
+        }
+        taken.push(item);
+    }
+    taken
 }
 
 type ListRange<'a> = std::collections::btree_map::Range<'a, Seq, Slot>;

@@ -12,6 +12,9 @@ use crate::inbox::{OccurrenceNote, OriginMark, Receipt};
 use crate::store::disk::{ColdKey, ColdReceipt, Disk, ReceiptRow};
 use crate::words::{OccurrenceId, RequestId, UnixMs};
 
+/// Most receipts that are spilled at a time, whatever the options say.
+const SPILL_MAX: usize = 1 << 20;
+
 /// The receipts that were not spilled yet.
 #[derive(Clone)]
 pub(super) struct HotReceipts {
@@ -184,17 +187,16 @@ impl Machine {
     /// Moves the older half of the hot receipts to the disk's sorted runs when there
     /// are too many of them.
     pub(super) fn spill_receipts<D: Disk>(&mut self, disk: &mut D) {
-        let half = self.options.spill_receipts;
-        if self.receipts.rows.len() < half * 2 {
-            return;
+        let half = self.options.spill_receipts.clamp(1, SPILL_MAX);
+        while self.receipts.rows.len() >= half * 2 {
+            let mut cold = Vec::with_capacity(half * 2);
+            for _ in 0..half {
+                let Some(row) = self.receipts.pop() else { break };
+                cold.extend(cold_keys(&row).into_iter().filter(|(_, cold)| self.still_counts(cold, self.now)));
+            }
+            disk.spill(cold);
+            disk.delete_receipts_below(self.receipts.base);
         }
-        let mut cold = Vec::with_capacity(half * 2);
-        for _ in 0..half {
-            let Some(row) = self.receipts.pop() else { break };
-            cold.extend(cold_keys(&row).into_iter().filter(|(_, cold)| self.still_counts(cold, self.now)));
-        }
-        disk.spill(cold);
-        disk.delete_receipts_below(self.receipts.base);
     }
 
     /// Forgets receipts whose time is over, oldest first; the rest of the work is the

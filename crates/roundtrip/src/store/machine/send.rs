@@ -12,12 +12,14 @@ use crate::store::journal::{Event, Subject};
 use crate::store::op::{
     Assign, Attempt, Effect, Full, Invalid, LaneOrder, Lead, Missing, NewParcel, Order, Outcome, Seat, Settle, Stale,
 };
-use crate::words::{ASSIGN_MAX, ATTEMPTS_MAX, LaneName, Nonce, PARCEL_MAX, PAYLOAD_BYTES_MAX, Token, UnixMs};
+use crate::words::{
+    ASSIGN_MAX, ATTEMPTS_MAX, HOLD_MS_MAX, LaneName, Nonce, PARCEL_MAX, PAYLOAD_BYTES_MAX, Token, UnixMs, WINDOW_MAX,
+};
 
 impl Machine {
     /// Gives a free seat to whoever asks, and more time to whoever has it.
     pub(super) fn lead<D: Disk>(&mut self, disk: &mut D, op: Lead) -> Result<Outcome, Outcome> {
-        let until = self.now.plus(op.ttl_ms);
+        let until = self.now.plus(op.ttl_ms.min(HOLD_MS_MAX));
         let tenure = match self.seats.get(&op.seat) {
             Some(held) if held.holder == op.holder => Tenure { until, ..held.clone() },
             Some(held) if held.until > self.now => {
@@ -58,6 +60,10 @@ impl Machine {
 
     pub(super) fn order_lane(&mut self, op: LaneOrder) -> Result<Outcome, Outcome> {
         if let Order::Open { destination, window, first } = op.order {
+            if window > WINDOW_MAX {
+                let (count, max) = (window as usize, WINDOW_MAX as usize);
+                return Err(Outcome::Invalid(Invalid::TooMany { what: "parcels under way", count, max }));
+            }
             let lane = Lane {
                 no: LaneNo(0),
                 name: op.lane,
@@ -88,8 +94,9 @@ impl Machine {
             Order::Reconcile { outside_next } => {
                 lane.next = next.max(outside_next);
                 moved = lane.next != next;
+                let status = if stopped { LaneStatus::Active } else { lane.status.clone() };
                 self.dirty_lanes.insert(no);
-                LaneStatus::Active
+                status
             }
         };
         let changed = self.set_lane_status(usize::from(no.0), status.clone()) || moved;
@@ -174,6 +181,9 @@ impl Machine {
             let stored = lane.parcels.get(&nonce);
             let same = stored.is_some_and(|parcel| parcel.attempts.iter().any(|a| a.hash == new.attempt.hash));
             return if same { Ok(false) } else { Err(Outcome::Stale(Stale::Nonce { next: lane.next })) };
+        }
+        if lane.next.0 == u64::MAX {
+            return Err(Outcome::Full(Full::Slots));
         }
         if nonce > lane.next {
             return Err(Outcome::Stale(Stale::Nonce { next: lane.next }));

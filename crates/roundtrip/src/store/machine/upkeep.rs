@@ -5,12 +5,12 @@ use super::{Machine, NAMES_MAX, silent_worker};
 use crate::inbox::{End, OriginNo};
 use crate::store::disk::{Disk, Fixture};
 use crate::store::op::{Effect, Invalid, Outcome, Prune};
-use crate::words::{Height, OriginName};
+use crate::words::{Height, OriginName, UPKEEP_MAX};
 
 impl Machine {
     /// Takes leases back that ran out; the crash is counted.
     pub(super) fn rescue<D: Disk>(&mut self, disk: &mut D, limit: usize) -> Result<Outcome, Outcome> {
-        let mut rescued = 0;
+        let (limit, mut rescued) = (limit.min(UPKEEP_MAX), 0);
         while rescued < limit {
             let Some((&(until, _), &slot)) = self.leases.first_key_value() else { break };
             if until > self.now {
@@ -25,7 +25,7 @@ impl Machine {
 
     /// Ends requests whose deadline has come, unless bytes may be out for them.
     pub(super) fn expire<D: Disk>(&mut self, disk: &mut D, limit: usize) -> Result<Outcome, Outcome> {
-        let mut expired = 0;
+        let (limit, mut expired) = (limit.min(UPKEEP_MAX), 0);
         while expired < limit {
             let Some((&(deadline, _), &slot)) = self.deadlines.first_key_value() else { break };
             if deadline > self.now {
@@ -45,8 +45,8 @@ impl Machine {
         for place in &op.floors {
             self.raise_floor(disk, &place.origin, place.height);
         }
-        let mut pruned = 0;
-        while pruned < op.limit {
+        let (limit, mut pruned) = (op.limit.min(UPKEEP_MAX), 0);
+        while pruned < limit {
             let Some((&(forget_at, _), &slot)) = self.dead.first_key_value() else { break };
             if forget_at > self.now {
                 break;
@@ -54,8 +54,8 @@ impl Machine {
             self.end(disk, slot, End::Dead);
             pruned += 1;
         }
-        pruned += self.forget_groups(disk, op.limit - pruned);
-        pruned += self.forget_receipts(disk, op.limit - pruned);
+        pruned += self.forget_groups(disk, limit - pruned);
+        pruned += self.forget_receipts(disk, limit - pruned);
         Ok(Outcome::Applied(Effect::Count(pruned)))
     }
 

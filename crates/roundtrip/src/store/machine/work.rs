@@ -10,7 +10,7 @@ use crate::store::op::{
     Answer, Effect, Extend, Fail, Grant, Invalid, Lease, Mend, Outcome, Release, Remedy, Stale, Verdict,
 };
 use crate::store::policy::QueueOrder;
-use crate::words::{ErrorNote, LEASE_MAX, Payload, RequestId, Token, UnixMs};
+use crate::words::{ErrorNote, HOLD_MS_MAX, LEASE_MAX, Payload, REPLY_BYTES_MAX, RequestId, Token, UnixMs};
 
 /// How many expired requests one lease passes over.
 const PASS_OVER_MAX: usize = 1024;
@@ -25,10 +25,14 @@ impl Machine {
         if !replayed.is_empty() {
             return Ok(Outcome::Duplicate(Effect::Leased(replayed)));
         }
-        let lease_ms = op.lease_ms.unwrap_or(self.route(no).policy.lease_ms);
+        let lease_ms = op.lease_ms.unwrap_or(self.route(no).policy.lease_ms).min(HOLD_MS_MAX);
         let until = self.now.plus(lease_ms);
-        let mut grants = Vec::new();
+        let (mut grants, mut bytes) = (Vec::<Grant>::new(), 0);
         for slot in self.next_queued(no, op.max) {
+            bytes += disk.body(self.requests.get(slot).seq).payload.bytes.len();
+            if bytes > REPLY_BYTES_MAX && !grants.is_empty() {
+                break;
+            }
             let lease = LeaseMark {
                 token: self.token(),
                 until,
@@ -108,7 +112,7 @@ impl Machine {
     pub(super) fn extend<D: Disk>(&mut self, disk: &mut D, op: Extend) -> Result<Outcome, Outcome> {
         let slot = self.held(disk, &op.id, op.token)?;
         let (until, notices) = self.change(slot, |request, policy, now| {
-            let lease_ms = op.lease_ms.unwrap_or(policy.lease_ms);
+            let lease_ms = op.lease_ms.unwrap_or(policy.lease_ms).min(HOLD_MS_MAX);
             let until = now.plus(lease_ms);
             match &mut request.state {
                 State::Leased(lease) => {
@@ -123,11 +127,11 @@ impl Machine {
     }
 
     pub(super) fn answer<D: Disk>(&mut self, disk: &mut D, op: Answer) -> Result<Outcome, Outcome> {
-        super::admit::check_payload(&op.response)?;
-        self.check_requests(&op.follow_ups)?;
         if let Some(known) = self.answered_before(&op.id, op.token) {
             return Ok(known);
         }
+        super::admit::check_payload(&op.response)?;
+        self.check_requests(&op.follow_ups)?;
         let slot = self.held(disk, &op.id, op.token)?;
         self.check_revision(disk, slot, op.token)?;
         self.check_capacity(disk, &op.follow_ups)?;

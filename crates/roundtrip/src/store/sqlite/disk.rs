@@ -210,16 +210,25 @@ impl<'c> SqliteDisk<'c> {
     /// Begins the transaction of this tick. Reads begin it too: one snapshot for all of
     /// them is far cheaper than one each.
     fn begin(&mut self) -> SqlResult<()> {
-        if !std::mem::replace(&mut self.in_transaction, true) {
+        if !self.in_transaction {
             self.conn.prepare_cached("BEGIN")?.execute([])?;
+            self.in_transaction = true;
+        }
+        // Some failures end the transaction by themselves: nothing may be written outside one.
+        if self.conn.is_autocommit() {
+            return Err(rusqlite::Error::InvalidQuery);
         }
         Ok(())
     }
 
-    /// Begins a transaction that sees the newest commit, and only that, from now on.
-    pub(super) fn begin_snapshot(&mut self) -> SqlResult<()> {
-        self.begin()?;
-        meta(self.conn, "epoch").map(drop)
+    /// The disk as the transaction sees it that the caller has begun on the connection.
+    pub(super) fn within_transaction(conn: &'c Connection) -> SqlResult<SqliteDisk<'c>> {
+        Ok(SqliteDisk { in_transaction: true, ..SqliteDisk::new(conn)? })
+    }
+
+    /// What a read stumbled over, if it did.
+    pub(super) fn take_failure(&mut self) -> Option<rusqlite::Error> {
+        self.failure.take()
     }
 
     /// Does something inside the transaction, unless something has failed before.

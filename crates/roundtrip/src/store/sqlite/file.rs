@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags, ffi};
 
 use super::runs;
@@ -31,6 +32,17 @@ const SCHEMA: &str = include_str!("schema.sql");
 /// would drop the locks that SQLite holds on it.
 pub(super) struct Ownership {
     _lock: File,
+}
+
+/// The one name of a file that may have several, so that all of them share one lock.
+pub(super) fn canonical(path: &Path) -> Result<PathBuf, StoreError> {
+    let fail = |error: std::io::Error| io_error(path, error.to_string());
+    if path.exists() {
+        return path.canonicalize().map_err(fail);
+    }
+    let folder = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let name = path.file_name().ok_or_else(|| io_error(path, "it has no file name".into()))?;
+    Ok(folder.canonicalize().map_err(fail)?.join(name))
 }
 
 fn lock_path(path: &Path) -> PathBuf {
@@ -85,7 +97,9 @@ pub(super) type LogPages = Arc<AtomicU64>;
 
 /// Opens the file for writing, creates what is missing, refuses what is not ours.
 pub(super) fn open_for_writing(path: &Path) -> Result<(Connection, LogPages), StoreError> {
-    let mut conn = Connection::open(path).map_err(|error| io_error(path, error.to_string()))?;
+    // No URIs: a name that SQLite reads in its own way would be locked under another.
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let mut conn = Connection::open_with_flags(path, flags).map_err(|error| io_error(path, error.to_string()))?;
     let fail = |error: rusqlite::Error| store_error(path, &error);
     check_format(&conn, path)?;
     conn.execute_batch(&format!(
@@ -100,6 +114,8 @@ pub(super) fn open_for_writing(path: &Path) -> Result<(Connection, LogPages), St
     ))
     .map_err(fail)?;
     conn.set_prepared_statement_cache_capacity(64);
+    // After a sync that failed nothing may be synced again, not even at the end.
+    conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true).map_err(fail)?;
     // SQLite stays with another mode, and says so without an error, if it cannot have this one.
     let mode: String = conn.query_row("PRAGMA journal_mode = WAL", [], |row| row.get(0)).map_err(fail)?;
     if mode != "wal" {
@@ -112,7 +128,6 @@ pub(super) fn open_for_writing(path: &Path) -> Result<(Connection, LogPages), St
              PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {FORMAT}; COMMIT;"
         );
         conn.execute_batch(&create).map_err(fail)?;
-        sync_directory(path)?;
     }
     let pages = LogPages::default();
     let counted = pages.clone();
@@ -124,8 +139,9 @@ pub(super) fn open_for_writing(path: &Path) -> Result<(Connection, LogPages), St
     Ok((conn, pages))
 }
 
-/// A new file's name must outlive a power cut too.
-fn sync_directory(path: &Path) -> Result<(), StoreError> {
+/// The names of a new file and of its log must outlive a power cut too; SQLite does not
+/// mind if they do not.
+pub(super) fn sync_directory(path: &Path) -> Result<(), StoreError> {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let synced = File::open(parent).and_then(|directory| directory.sync_all());
     synced.map_err(|error| io_error(parent, error.to_string()))

@@ -15,7 +15,7 @@
 //! - *A sync that fails* is fatal and never retried: what the disk kept is unknown, so
 //!   every call from then on is refused until the store is opened again.
 //! - *A full disk* refuses the batch; what was answered before is safe. The next call
-//!   opens the file again, and goes on once there is room.
+//!   opens the file again, and goes on if there is room. So it is after a failed read.
 
 mod disk;
 mod file;
@@ -61,16 +61,24 @@ impl Worker {
         answered.await.map_err(|_gone| StoreError::Unknown)?
     }
 
-    /// Tells the thread to end and waits until it has let go of the file.
-    fn stop(&self, job: Job) {
+    /// Tells the thread to end; answers how to wait until it has let go of the file.
+    fn end(&self, job: Job) -> impl FnOnce() + Send + 'static {
         self.waiting.close();
         let _already_gone = self.jobs.send((job, None));
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(thread) = thread
-            && thread.join().is_err()
-        {
-            tracing::error!("the store's thread panicked");
+        move || {
+            if thread.is_some_and(|thread| thread.join().is_err()) {
+                tracing::error!("the store's thread panicked");
+            }
         }
+    }
+
+    fn stop(&self, job: Job) {
+        self.end(job)();
+    }
+
+    async fn close(&self) -> Result<(), StoreError> {
+        tokio::task::spawn_blocking(self.end(Job::Close)).await.map_err(|_panicked| StoreError::Unknown)
     }
 }
 
@@ -87,10 +95,10 @@ impl SqliteStore {
         let hints = Arc::new(Hints::default());
         let (opened, result) = mpsc::channel();
         let (at, given) = (path.clone(), hints.clone());
-        let run = move |jobs| match Writer::open(at, clock, options, given) {
-            Ok(writer) => {
+        let run = move |jobs| match Writer::open(&at, clock, options, given) {
+            Ok((writer, file)) => {
                 let _caller_waits = opened.send(Ok(()));
-                writer.run(&jobs);
+                writer.run(file, &jobs);
             }
             Err(error) => {
                 let _caller_waits = opened.send(Err(error));
@@ -125,6 +133,10 @@ impl Store for SqliteStore {
 
     fn read(&self, query: Query) -> StoreFuture<'_, Reply> {
         Box::pin(self.worker.ask(|answer| Job::Read(query, answer)))
+    }
+
+    fn close(&self) -> StoreFuture<'_, ()> {
+        Box::pin(self.worker.close())
     }
 
     fn changes(&self, topic: Topic) -> Changes {

@@ -83,6 +83,11 @@ impl Rows for SqliteRows<'_> {
         })
     }
 
+    fn first_entry(&self) -> Result<u64, Self::Error> {
+        let first: Option<i64> = self.0.query_row("SELECT min(position) FROM journal", [], |row| row.get(0))?;
+        Ok(first.map_or(0, i64::cast_unsigned))
+    }
+
     fn high_water(&self) -> Result<HighWater, Self::Error> {
         let mut newest = HighWater::default();
         each_row(self.0, "SELECT entries FROM journal ORDER BY position DESC LIMIT 1", |row| {

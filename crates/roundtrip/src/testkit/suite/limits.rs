@@ -102,7 +102,7 @@ pub async fn a_batch_of_too_many_bytes_is_refused(bench: Bench) {
 /// Parcels are bounded, one and all.
 pub async fn the_largest_parcels(bench: Bench) {
     bench.define(RoutePolicy { publish_on: Gate::Seen, ..policy() }).await;
-    let owner = bench.open_lane(u32::MAX).await;
+    let owner = bench.open_lane(crate::words::WINDOW_MAX).await;
     let numbers: Vec<u64> = (0..=PARCEL_MAX as u64).collect();
     bench.admit(requests(numbers.iter().copied())).await;
     let answers = bench.lease(PARCEL_MAX + 1).await.iter().map(|grant| answer(grant).into()).collect();
