@@ -26,9 +26,12 @@ impl Machine {
         self.put_route(disk, no);
         self.note_on(Subject::Route(op.route), Event::Defined);
         // Requests that are here follow the new policies: every index is built anew.
-        let here: Vec<Slot> = self.route(no).lists.iter().flat_map(|list| list.values().copied()).collect();
-        for slot in here {
-            self.regate(disk, slot);
+        let here: Vec<(Seq, Slot)> = self.route(no).lists.iter().flatten().map(|(seq, slot)| (*seq, *slot)).collect();
+        for (seq, slot) in here {
+            // One that settles now may take those with it that wait behind it.
+            if self.requests.live(slot, seq).is_some() {
+                self.regate(disk, slot);
+            }
         }
         done()
     }
@@ -253,7 +256,7 @@ impl Machine {
     /// A live id comes again: another occurrence of it, or other content to wait behind it.
     fn attach<D: Disk>(&mut self, disk: &mut D, slot: Slot, new: &NewRequest, origin: OriginMark) -> Admission {
         let request = self.requests.get(slot);
-        let many = request.occurrences.as_slice().len();
+        let (seq, many) = (request.seq, request.occurrences.as_slice().len());
         let same_content = disk.body(request.seq).payload == new.payload;
         if !same_content {
             self.wait_behind(disk, slot, new, origin);
@@ -266,7 +269,7 @@ impl Machine {
             self.join(disk, slot, new, origin);
         }
         // A route without a destination may have settled it just now.
-        let state = self.find_request(&new.id).map_or(crate::inbox::StateKind::Settled, |slot| self.kind_at(slot));
+        let state = self.kind_unless(slot, seq, crate::inbox::StateKind::Settled);
         Admission::Attached { state, same_content }
     }
 }

@@ -6,7 +6,7 @@ use crate::inbox::{End, Occurrence, Standing, State, StateKind};
 use crate::store::disk::{Body, Disk, RequestHead, RequestRow};
 use crate::store::journal::Event;
 use crate::store::op::{Amend, Amendment, Effect, Invalid, Missing, Notice, Outcome, Seat, Stale};
-use crate::words::{Height, OCCURRENCES_MAX, OccurrenceId, Payload, Place, RequestId, Token};
+use crate::words::{Height, OCCURRENCES_MAX, OccurrenceId, Payload, Place, RequestId, Seq, Token};
 
 impl Machine {
     pub(super) fn amend<D: Disk>(&mut self, disk: &mut D, op: Amend) -> Result<Outcome, Outcome> {
@@ -117,7 +117,7 @@ impl Machine {
             Standing::Orphaned => (Event::Orphaned, Notice::Orphaned),
         };
         self.note(slot, event);
-        let id = self.requests.get(slot).id;
+        let seq = self.requests.get(slot).seq;
         self.change(slot, |request, _, _| {
             if let Some(occurrence) = request.occurrences.find(&after.id) {
                 *occurrence = after;
@@ -129,12 +129,13 @@ impl Machine {
         });
         self.touched.insert(crate::store::Topic::Amendments);
         self.regate(disk, slot);
-        Ok(Outcome::Applied(Effect::Now(self.kind_or_settled(&id))))
+        Ok(Outcome::Applied(Effect::Now(self.kind_unless(slot, seq, StateKind::Settled))))
     }
 
-    /// The state of a request that a gate may just have settled.
-    pub(super) fn kind_or_settled(&self, id: &RequestId) -> StateKind {
-        self.find_request(id).map_or(StateKind::Settled, |slot| self.kind_at(slot))
+    /// The state of a request that may just have ended in this way; another may have its
+    /// id, or its slot, by now.
+    pub(super) fn kind_unless(&self, slot: Slot, seq: Seq, ended: StateKind) -> StateKind {
+        self.requests.live(slot, seq).map_or(ended, |request| self.kind(request))
     }
 
     fn withdraw<D: Disk>(&mut self, disk: &mut D, slot: Slot, id: OccurrenceId) -> Result<Outcome, Outcome> {

@@ -9,7 +9,7 @@ use std::hash::BuildHasher;
 
 use super::Slot;
 use crate::inbox::{Occurrence, Request};
-use crate::words::{OccurrenceId, RequestId};
+use crate::words::{OccurrenceId, RequestId, Seq};
 
 /// The live requests.
 #[derive(Clone, Default)]
@@ -39,6 +39,11 @@ impl Slots {
 
     pub(super) fn get_mut_if_live(&mut self, slot: Slot) -> Option<&mut Request> {
         self.records[slot as usize].as_mut()
+    }
+
+    /// This very request, if it is still there.
+    pub(super) fn live(&self, slot: Slot, seq: Seq) -> Option<&Request> {
+        self.records[slot as usize].as_ref().filter(|request| request.seq == seq)
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &Request> {

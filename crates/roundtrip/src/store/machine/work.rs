@@ -136,6 +136,7 @@ impl Machine {
         self.check_revision(disk, slot, op.token)?;
         self.check_capacity(disk, &op.follow_ups)?;
         self.check_gather(&op.items)?;
+        let seq = self.requests.get(slot).seq;
         self.record(disk, slot, op.token, &op.response, false);
         for follow_up in op.follow_ups {
             self.admit_one(disk, follow_up);
@@ -143,7 +144,7 @@ impl Machine {
         for item in op.items {
             self.gather_checked(disk, item);
         }
-        Ok(Outcome::Applied(Effect::Now(self.kind_or_settled(&op.id))))
+        Ok(Outcome::Applied(Effect::Now(self.kind_unless(slot, seq, StateKind::Settled))))
     }
 
     fn answered_before(&self, id: &RequestId, token: Token) -> Option<Outcome> {
@@ -200,10 +201,9 @@ impl Machine {
             Verdict::Dead { response: Some(response) } => {
                 self.check_revision(disk, slot, op.token)?;
                 self.change(slot, |request, _, _| request.error = Some(Box::new(error)));
+                let seq = self.requests.get(slot).seq;
                 self.record(disk, slot, op.token, &response, true);
-                let ended = self.find_request(&op.id).is_none();
-                let kind = if ended { StateKind::Dead } else { self.kind_at(slot) };
-                return Ok(Outcome::Applied(Effect::Now(kind)));
+                return Ok(Outcome::Applied(Effect::Now(self.kind_unless(slot, seq, StateKind::Dead))));
             }
         }
         self.regate(disk, slot);
@@ -245,8 +245,9 @@ impl Machine {
                     request.rearm(now);
                     request.rows.as_admitted = false;
                 });
+                let seq = self.requests.get(slot).seq;
                 self.regate(disk, slot);
-                return Ok(Outcome::Applied(Effect::Now(self.kind_or_settled(&op.id))));
+                return Ok(Outcome::Applied(Effect::Now(self.kind_unless(slot, seq, StateKind::Settled))));
             }
             Remedy::Drop => self.end(disk, slot, End::Dead),
             Remedy::Cancel => {
