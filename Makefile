@@ -1,4 +1,4 @@
-# demo   carries 1,000 requests through an embedded store that is killed on the way
+# demo   carries 1,000 requests through an embedded store that is closed and opened on the way
 # test   everything that must hold, in short seeded forms; what CI runs
 # soak   the same at the stated sizes; takes long
 # bench  speed as ratios beside floors; QUICK=1 takes under three minutes

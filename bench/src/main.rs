@@ -1,6 +1,7 @@
 //! Roundtrip beside its floors, in one run: ratios, because these machines are noisy.
 //!
-//! Writes `bench/results/latest.json`, a list of rows, and prints the same as a table.
+//! Writes `bench/results/latest.json`, a list of rows, and prints the same as a table;
+//! a run of one part only prints it.
 //! `--quick` takes fewer rounds, `--only=NAME` one part, `--soak` the large store instead.
 
 mod backlog;
@@ -54,7 +55,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     if wanted("backlog") {
         backlog::flatness(&mut report, scale)?;
     }
-    report.write("bench/results/latest.json")?;
+    if only.is_none() {
+        report.write("bench/results/latest.json")?;
+    }
     report.print();
     Ok(())
 }
