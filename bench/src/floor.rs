@@ -18,6 +18,9 @@ mod weight {
     pub(super) const PARCEL: usize = 110;
     pub(super) const RECEIPT: usize = 100;
     pub(super) const ENTRY: usize = 65;
+    /// Both keys of a cold receipt, and the blocks that hold them.
+    pub(super) const COLD: i64 = 2 * 56;
+    pub(super) const BLOCK: i64 = 4057;
 }
 
 const SCHEMA: &str = "
@@ -28,8 +31,12 @@ const SCHEMA: &str = "
     CREATE TABLE answer (seq INTEGER PRIMARY KEY, head BLOB, encoding INTEGER, response BLOB) STRICT;
     CREATE TABLE parcel (no INTEGER PRIMARY KEY, lane INTEGER, nonce INTEGER, row BLOB) STRICT;
     CREATE TABLE receipt (no INTEGER PRIMARY KEY, row BLOB) STRICT;
+    CREATE TABLE receipt_block (id INTEGER PRIMARY KEY, data BLOB) STRICT;
     CREATE TABLE journal (position INTEGER PRIMARY KEY, entries BLOB) STRICT;
     CREATE TABLE lane (no INTEGER PRIMARY KEY, next INTEGER) STRICT;";
+
+/// How many receipts are moved at a time.
+const SPILL: i64 = 1 << 14;
 
 /// Does what these commits did; answers lifecycles a second.
 pub(crate) fn replay(commits: &[Commit]) -> Result<f64, Box<dyn std::error::Error>> {
@@ -45,11 +52,13 @@ pub(crate) fn replay(commits: &[Commit]) -> Result<f64, Box<dyn std::error::Erro
     let mut delete_requests = conn.prepare("DELETE FROM request WHERE seq BETWEEN ?1 AND ?2")?;
     let mut delete_answers = conn.prepare("DELETE FROM answer WHERE seq BETWEEN ?1 AND ?2")?;
     let mut put_receipt = conn.prepare("INSERT INTO receipt VALUES (?1, ?2)")?;
+    let mut delete_receipts = conn.prepare("DELETE FROM receipt WHERE no <= ?1")?;
+    let mut put_block = conn.prepare("INSERT INTO receipt_block (data) VALUES (?1)")?;
     let mut put_journal = conn.prepare("INSERT INTO journal VALUES (?1, ?2)")?;
     let mut put_lane = conn.prepare("INSERT OR REPLACE INTO lane VALUES (?1, ?2)")?;
     let body = vec![7_u8; PAYLOAD_BYTES];
     let id = [9_u8; 32];
-    let (mut seq, mut position, mut done) = (0_i64, 1_i64, 0_i64);
+    let (mut seq, mut position, mut done, mut spilled) = (0_i64, 1_i64, 0_i64, 0_i64);
     let (mut queued, mut leased) = (VecDeque::new(), VecDeque::new());
     let (mut answered, mut sent) = (VecDeque::new(), VecDeque::new());
     let started = Instant::now();
@@ -93,6 +102,14 @@ pub(crate) fn replay(commits: &[Commit]) -> Result<f64, Box<dyn std::error::Erro
             delete_requests.execute([range[0], range[range.len() - 1]])?;
             delete_answers.execute([range[0], range[range.len() - 1]])?;
             delete_parcels.execute([range[0], range[range.len() - 1]])?;
+        }
+        // Cold receipts are moved to blocks, as many at a time as the store moves.
+        if done - spilled >= 2 * SPILL {
+            spilled += SPILL;
+            delete_receipts.execute([spilled])?;
+            for _ in 0..SPILL * weight::COLD / weight::BLOCK {
+                put_block.execute([vec![6_u8; usize::try_from(weight::BLOCK)?]])?;
+            }
         }
         let entries = commit.admitted + commit.leased + commit.answered + commit.assigned + commit.settled;
         put_journal.execute(params![position, vec![4_u8; entries as usize * weight::ENTRY]])?;
