@@ -21,3 +21,8 @@ pub mod store;
 
 #[cfg(feature = "testkit")]
 pub mod testkit;
+
+/// The README's example is compiled and run with the documentation's.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;
