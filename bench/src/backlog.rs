@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use roundtrip::clock::SystemClock;
 use roundtrip::store::op::Admit;
-use roundtrip::store::{Batched, Options, SqliteStore, Store, StoreExt};
+use roundtrip::store::{Options, SqliteStore, Store, StoreExt};
 
 use crate::Scale;
 use crate::lifecycle::{prepare, request, run};
@@ -33,7 +33,7 @@ pub(crate) fn resident_mb() -> Result<f64, Failure> {
 fn measure(path: &Path, backlog: usize, count: u64) -> Result<f64, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
-        let store = Batched::new(open(path)?);
+        let store = Arc::new(open(path)?);
         let lanes = prepare(&store).await?;
         for first in (0..backlog).step_by(1000) {
             let requests = (first..backlog.min(first + 1000)).map(|n| request(n as u64)).collect();

@@ -8,7 +8,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use roundtrip::clock::SystemClock;
 use roundtrip::inbox::Standing;
 use roundtrip::sender::{AttemptKind, Block, ParcelStage, SignedAttempt};
 use roundtrip::store::op::{
@@ -17,7 +16,7 @@ use roundtrip::store::op::{
 };
 use roundtrip::store::policy::RoutePolicy;
 use roundtrip::store::query::ReadyDelivery;
-use roundtrip::store::{Batched, Options, ReadExt, SqliteStore, Store, StoreError, StoreExt, Topic};
+use roundtrip::store::{ReadExt, Store, StoreError, StoreExt, Topic};
 use roundtrip::words::{
     AttemptHash, ClaimId, Destination, Height, HolderName, LaneName, Nonce, OccurrenceId, Payload, Position, RequestId,
     RouteName, Token, WorkerName,
@@ -25,7 +24,7 @@ use roundtrip::words::{
 use tokio::sync::{Notify, Semaphore};
 
 use crate::report::{Report, cpu_seconds, median};
-use crate::trace::{Commit, Traced};
+use crate::trace::{Commit, Trace};
 use crate::{Scale, floor};
 
 /// Bytes of a payload, of a response, and of a signed attempt.
@@ -255,16 +254,12 @@ fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
 fn measure(in_flight: usize, count: u64) -> Result<(f64, Vec<Commit>), Failure> {
     let folder = tempfile::tempdir_in(".")?;
     runtime()?.block_on(async {
-        let store = SqliteStore::open(folder.path().join("ours.db"), Arc::new(SystemClock::new()), Options::default())?;
-        let (store, commits) = Traced::new(store);
+        let (store, trace) = Trace::open(&folder.path().join("ours.db"))?;
         let store = Arc::new(store);
-        let batched = Batched::new(store.clone());
-        let lanes = prepare(&batched).await?;
-        commits.lock().map_err(|_poisoned| "poisoned")?.clear();
-        commits.lock().map_err(|_poisoned| "poisoned")?.push(Commit::default());
-        let rate = run(batched, &lanes, 0, in_flight, count).await?;
-        let commits = std::mem::take(&mut *commits.lock().map_err(|_poisoned| "poisoned")?);
-        Ok((rate, commits))
+        let lanes = prepare(&store).await?;
+        trace.take();
+        let rate = run(store, &lanes, 0, in_flight, count).await?;
+        Ok((rate, trace.take()))
     })
 }
 

@@ -22,7 +22,7 @@ use roundtrip::store::op::{
 };
 use roundtrip::store::policy::{Horizon, RoutePolicy};
 use roundtrip::store::query::{ListFilter, ParcelView, ReadyDelivery};
-use roundtrip::store::{Batched, Options, ReadExt, SqliteStore, Store, StoreError, StoreExt};
+use roundtrip::store::{Options, ReadExt, SqliteStore, Store, StoreError, StoreExt};
 use roundtrip::words::{
     AttemptHash, ClaimId, Destination, Height, HolderName, LaneName, Nonce, OccurrenceId, Payload, Position, RequestId,
     RouteName, Token, UnixMs, WorkerName,
@@ -64,7 +64,7 @@ fn main() -> Result<(), Failure> {
     runtime.block_on(async {
         // Small sizes, so that receipts are spilled and the journal is trimmed here too.
         let options = Options { journal_entries: 512, spill_receipts: 16, ..Options::default() };
-        let store = Batched::new(SqliteStore::open(file, Arc::new(Ahead(SystemClock::new(), hours)), options)?);
+        let store = Arc::new(SqliteStore::open(file, Arc::new(Ahead(SystemClock::new(), hours)), options)?);
         let victim = Victim::prepare(store, calls, hours).await?;
         victim.recover().await?;
         victim.carry(first, count).await?;

@@ -31,7 +31,7 @@ use tokio::sync::watch;
 pub use batched::{BatchLimits, Batched};
 pub use memory::MemoryStore;
 #[cfg(feature = "sqlite")]
-pub use sqlite::{SqliteReader, SqliteStore};
+pub use sqlite::{Glimpse, SqliteReader, SqliteStore};
 
 use crate::clock::{Clock, SystemClock};
 use crate::words::{BATCH_BYTES_MAX, BATCH_OPS_MAX, BATCH_RECORDS_MAX, Destination, RouteName};
@@ -328,7 +328,7 @@ pub fn open(url: &str, options: Options) -> Result<Arc<dyn Store>, StoreError> {
         #[cfg(feature = "sqlite")]
         Some(("sqlite", path)) if !path.trim_start_matches('/').is_empty() => {
             let path = path.strip_prefix("//").unwrap_or(path);
-            Ok(Arc::new(Batched::new(SqliteStore::open(path, clock, options)?)))
+            Ok(Arc::new(SqliteStore::open(path, clock, options)?))
         }
         _ => Err(StoreError::BadUrl { url: url.to_owned() }),
     }

@@ -1,19 +1,20 @@
 //! Natural batching: what queues up during a commit goes into the next one.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, mpsc};
 use std::task::{Context, Waker};
 
-use roundtrip::clock::ManualClock;
+use roundtrip::clock::{Clock, ManualClock};
 use roundtrip::store::op::{Admit, Define, Effect, Invalid, NewRequest, Op, Outcome};
 use roundtrip::store::{
-    BatchLimits, Batched, MemoryStore, Options, ReadExt, Store, StoreError, StoreExt, StoreFuture, Topic,
+    BatchLimits, Batched, Glimpse, MemoryStore, Options, ReadExt, SqliteStore, Store, StoreError, StoreExt,
+    StoreFuture, Topic,
 };
 use roundtrip::testkit::bench::START;
 use roundtrip::testkit::faulty::{Cut, Faulty};
 use roundtrip::testkit::observed::{Observed, Record};
 use roundtrip::testkit::samples::{id, lease, policy, request, route, route_named};
 use roundtrip::testkit::slow::{Gate, Slow};
-use roundtrip::words::{BATCH_OPS_MAX, Payload};
+use roundtrip::words::{BATCH_OPS_MAX, Payload, UnixMs};
 
 type Calls<'a> = Vec<StoreFuture<'a, Vec<Outcome>>>;
 
@@ -194,4 +195,53 @@ async fn a_batch_that_is_too_large_never_joins_the_line() {
 
 fn refused_bytes() -> usize {
     (0..=BATCH_OPS_MAX as u64).map(|n| request(n).payload.bytes.len()).sum()
+}
+
+/// A clock that stands in the way of the store's thread once it has been told to.
+struct Barred(Mutex<Option<mpsc::Receiver<()>>>);
+
+impl Clock for Barred {
+    fn now(&self) -> UnixMs {
+        // The answer is that the bar was lifted, or that nobody can lift it any more.
+        let _lifted = self.0.lock().unwrap().take().map(|bar| bar.recv());
+        START
+    }
+}
+
+#[tokio::test]
+async fn the_embedded_store_takes_all_that_queued_up_into_one_commit() {
+    let folder = tempfile::tempdir().unwrap();
+    let clock = Arc::new(Barred(Mutex::new(None)));
+    let commits = Arc::new(Mutex::new(vec![0]));
+    let seen = commits.clone();
+    let watch = move |glimpse: Glimpse<'_>| {
+        let mut commits = seen.lock().unwrap();
+        match glimpse {
+            Glimpse::Outcomes(outcomes) => *commits.last_mut().unwrap() += outcomes.len(),
+            Glimpse::Commit => commits.push(0),
+        }
+    };
+    let path = folder.path().join("store.db");
+    let store = SqliteStore::open_watched(path, clock.clone(), Options::default(), watch).unwrap();
+    store.apply_one(Op::Define(Define { route: route(), policy: policy() })).await.unwrap();
+    let (lift, bar) = mpsc::channel();
+    *clock.0.lock().unwrap() = Some(bar);
+    // One call is before the bar; what comes while it waits is one commit, refusals and all.
+    let mut calls: Calls<'_> = Vec::new();
+    for n in 0..50 {
+        let unknown = NewRequest { route: route_named("unknown"), ..request(1000 + n) };
+        let refused = Op::Admit(Admit { cursor: None, requests: vec![unknown] });
+        let mut call = store.apply(vec![admit(n), refused]);
+        assert!(is_waiting(&mut call));
+        calls.push(call);
+    }
+    lift.send(()).unwrap();
+    for answer in all(calls).await {
+        let outcomes = answer.unwrap();
+        assert!(outcomes[0].holds());
+        assert!(matches!(outcomes[1], Outcome::Invalid(Invalid::UnknownRoute(_))));
+    }
+    let commits = commits.lock().unwrap().clone();
+    assert_eq!(commits.iter().sum::<usize>(), 101);
+    assert!(commits.len() <= 4, "the define, at most one call before the bar, and the rest: {commits:?}");
 }

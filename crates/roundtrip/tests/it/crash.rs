@@ -116,8 +116,9 @@ fn traced(inject: &str, log: &Path, args: &[&str]) -> Command {
     command
 }
 
-/// How often a clean run syncs.
-fn syncs(file: &Path, args: &[&str]) -> usize {
+/// Every sync of a clean run, as the name of the call and its number among its kind,
+/// which is how strace counts.
+fn syncs(file: &Path, args: &[&str]) -> Vec<(&'static str, usize)> {
     let log = file.with_extension("trace");
     let status = Command::new("strace")
         .args(["-f", "-qq", "-o", log.to_str().unwrap(), "-e", "trace=fsync,fdatasync"])
@@ -128,7 +129,8 @@ fn syncs(file: &Path, args: &[&str]) -> usize {
         .unwrap();
     assert!(status.success(), "the clean run failed: {status}");
     let calls = std::fs::read_to_string(log).unwrap();
-    calls.lines().filter(|line| line.contains("sync(") && !line.contains("unfinished")).count()
+    let count = |call: &str| calls.lines().filter(|line| line.contains(&format!(" {call}("))).count();
+    ["fsync", "fdatasync"].into_iter().flat_map(|call| (1..=count(call)).map(move |nth| (call, nth))).collect()
 }
 
 /// What a failed sync kept is unknown, and the next one may claim success: there is no next one.
@@ -147,17 +149,17 @@ fn soak() -> bool {
 async fn a_kill_at_any_sync_loses_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let clean = folder.path().join("clean.db");
-    let total = syncs(&clean, &[clean.to_str().unwrap(), "0", "6", "2", "0"]);
-    assert!(total >= 12, "a run of three handfuls commits more often than {total} times");
-    for nth in 1..=total {
-        let file = folder.path().join(format!("killed-at-{nth}.db"));
+    let all = syncs(&clean, &[clean.to_str().unwrap(), "0", "6", "2", "0"]);
+    assert!(all.len() >= 20, "a run of three handfuls commits more often than {all:?}");
+    for (call, nth) in all {
+        let file = folder.path().join(format!("killed-at-{call}-{nth}.db"));
         let name = file.to_str().unwrap();
         let mut witness = Witness::default();
-        let kill = format!("inject=fsync,fdatasync:signal=KILL:when={nth}");
+        let kill = format!("inject={call}:signal=KILL:when={nth}");
         witness.runs(traced(&kill, Path::new("/dev/null"), &[name, "0", "6", "2", "0"]), None);
         witness.checks(&file, false).await;
         witness.runs(victim(&[name, "0", "6", "2", "1"]), None);
-        assert!(witness.finished, "after a kill at sync {nth} of {total} the rest was not carried");
+        assert!(witness.finished, "after a kill at {call} {nth} the rest was not carried");
         assert_eq!(witness.admitted.len(), 6);
         witness.checks(&file, true).await;
     }
@@ -191,13 +193,13 @@ async fn kills_under_load_lose_nothing() {
 async fn a_sync_that_fails_is_fatal_and_never_retried() {
     let folder = tempfile::tempdir().unwrap();
     let clean = folder.path().join("clean.db");
-    let total = syncs(&clean, &[clean.to_str().unwrap(), "0", "2", "2", "0"]);
-    let mut refused = 0;
-    for nth in 1..=total {
-        let file = folder.path().join(format!("eio-{nth}.db"));
+    let all = syncs(&clean, &[clean.to_str().unwrap(), "0", "2", "2", "0"]);
+    let (total, mut refused) = (all.len(), 0);
+    for (call, nth) in all {
+        let file = folder.path().join(format!("eio-{call}-{nth}.db"));
         let name = file.to_str().unwrap();
         let mut witness = Witness::default();
-        let fail = format!("inject=fsync,fdatasync:error=EIO:when={nth}");
+        let fail = format!("inject={call}:error=EIO:when={nth}");
         let log = file.with_extension("trace");
         witness.runs(traced(&fail, &log, &[name, "0", "2", "2", "0"]), None);
         if !witness.refused.is_empty() {
@@ -215,6 +217,30 @@ async fn a_sync_that_fails_is_fatal_and_never_retried() {
         witness.checks(&file, true).await;
     }
     assert!(refused >= 5, "of {total} syncs only {refused} were commits of a batch");
+}
+
+#[tokio::test]
+async fn a_sync_that_fails_beside_the_next_commit_is_fatal_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut beside = 0;
+    for nth in 1..=12 {
+        let file = folder.path().join(format!("eio-{nth}.db"));
+        let name = file.to_str().unwrap();
+        let mut witness = Witness::default();
+        let log = file.with_extension("trace");
+        let fail = format!("inject=fdatasync:error=EIO:when={nth}");
+        witness.runs(traced(&fail, &log, &[name, "0", "64", "16", "0"]), None);
+        assert_no_sync_after_the_failed_one(&log);
+        assert!(!witness.finished, "went on after sync {nth} failed");
+        let text = std::fs::read_to_string(&log).unwrap();
+        let threads: BTreeSet<_> = text.lines().filter(|line| line.contains("sync(")).map(|line| &line[..5]).collect();
+        beside += usize::from(threads.len() > 1);
+        witness.checks(&file, false).await;
+        witness.runs(victim(&[name, "0", "64", "16", "1"]), None);
+        assert!(witness.finished);
+        witness.checks(&file, true).await;
+    }
+    assert!(beside > 0, "no sync was done beside the next commit");
 }
 
 #[tokio::test]

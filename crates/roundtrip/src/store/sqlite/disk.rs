@@ -204,7 +204,12 @@ impl<'c> SqliteDisk<'c> {
 
     /// Whether there is anything to commit.
     pub(super) fn is_dirty(&self) -> bool {
-        self.wrote || self.failure.is_some() || !self.ended.seqs.is_empty() || !self.parcels_ended.seqs.is_empty()
+        self.has_written() || self.failure.is_some()
+    }
+
+    /// Whether rows changed since the last commit.
+    pub(super) fn has_written(&self) -> bool {
+        self.wrote || !self.ended.seqs.is_empty() || !self.parcels_ended.seqs.is_empty()
     }
 
     /// Begins the transaction of this tick. Reads begin it too: one snapshot for all of

@@ -102,9 +102,10 @@ pub(super) fn open_for_writing(path: &Path) -> Result<(Connection, LogPages), St
     let mut conn = Connection::open_with_flags(path, flags).map_err(|error| io_error(path, error.to_string()))?;
     let fail = |error: rusqlite::Error| store_error(path, &error);
     check_format(&conn, path)?;
+    // NORMAL: SQLite syncs when it copies the log back; commits are synced by `Log`.
     conn.execute_batch(&format!(
         "PRAGMA page_size = {PAGE_BYTES};
-         PRAGMA synchronous = FULL;
+         PRAGMA synchronous = NORMAL;
          PRAGMA wal_autocheckpoint = 0;
          PRAGMA journal_size_limit = {LOG_BYTES_KEPT};
          PRAGMA cache_size = -{CACHE_KIB};

@@ -1,7 +1,8 @@
 //! The embedded store: the state machine in memory, SQLite its durable form.
 //!
 //! ```text
-//!   apply, read ──▶ channel ──▶ one thread: machine ──▶ rows ──▶ COMMIT (synced) ──▶ answers
+//!   apply, read ──▶ queue ──▶ one thread: machine ──▶ rows ──▶ COMMIT ──▶ sync ──▶ answers
+//!                     │           takes all that queued up meanwhile       └─▶ while the next is prepared
 //! ```
 //!
 //! One process owns the file, by a lock beside it; others may read. Everything that
@@ -19,7 +20,10 @@
 
 mod disk;
 mod file;
+mod log;
+mod reader;
 mod recent;
+mod round;
 mod rows;
 mod runs;
 mod writer;
@@ -29,26 +33,29 @@ use std::sync::mpsc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio::sync::{Semaphore, oneshot};
 
 use super::op::{Op, Outcome};
 use super::query::{Query, Reply};
 use super::{Changes, Hints, Options, Store, StoreError, StoreFuture, Topic, check_batch};
 use crate::clock::Clock;
-use writer::{Job, Reader, Writer};
+use reader::Reader;
+use round::{Job, Jobs, Waiting};
+pub use writer::Glimpse;
+use writer::{Watch, Writer};
 
 /// How many calls may wait for the thread.
-const WAITING_MAX: usize = 1024;
+const WAITING_MAX: usize = 8192;
 
 /// A handle on the thread that has the file.
 struct Worker {
-    jobs: mpsc::Sender<(Job, Option<OwnedSemaphorePermit>)>,
+    jobs: mpsc::Sender<Waiting>,
     waiting: Arc<Semaphore>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl Worker {
-    fn start(name: &str, run: impl FnOnce(writer::Jobs) + Send + 'static) -> std::io::Result<Worker> {
+    fn start(name: &str, run: impl FnOnce(Jobs) + Send + 'static) -> std::io::Result<Worker> {
         let (jobs, received) = mpsc::channel();
         let thread = std::thread::Builder::new().name(name.into()).spawn(move || run(received))?;
         Ok(Worker { jobs, waiting: Arc::new(Semaphore::new(WAITING_MAX)), thread: Mutex::new(Some(thread)) })
@@ -91,21 +98,30 @@ pub struct SqliteStore {
 impl SqliteStore {
     /// Opens or creates the store in this file and takes ownership of it.
     pub fn open(path: impl AsRef<Path>, clock: Arc<dyn Clock>, options: Options) -> Result<SqliteStore, StoreError> {
-        let path: PathBuf = path.as_ref().to_owned();
+        SqliteStore::start(path.as_ref(), clock, options, None)
+    }
+
+    /// Opens the store with somebody who watches what goes into each commit.
+    #[cfg(feature = "testkit")]
+    pub fn open_watched(
+        path: impl AsRef<Path>,
+        clock: Arc<dyn Clock>,
+        options: Options,
+        watch: impl FnMut(Glimpse<'_>) + Send + 'static,
+    ) -> Result<SqliteStore, StoreError> {
+        SqliteStore::start(path.as_ref(), clock, options, Some(Box::new(watch)))
+    }
+
+    fn start(path: &Path, clock: Arc<dyn Clock>, options: Options, watch: Watch) -> Result<SqliteStore, StoreError> {
         let hints = Arc::new(Hints::default());
         let (opened, result) = mpsc::channel();
-        let (at, given) = (path.clone(), hints.clone());
-        let run = move |jobs| match Writer::open(&at, clock, options, given) {
-            Ok((writer, file)) => {
-                let _caller_waits = opened.send(Ok(()));
-                writer.run(file, &jobs);
-            }
-            Err(error) => {
-                let _caller_waits = opened.send(Err(error));
-            }
+        let (at, given) = (path.to_owned(), hints.clone());
+        let run = move |jobs| {
+            Writer::run(&at, clock, options, given, watch, jobs, move |how| {
+                let _caller_waits = opened.send(how);
+            });
         };
-        let worker =
-            Worker::start("roundtrip-sqlite", run).map_err(|error| file::io_error(&path, error.to_string()))?;
+        let worker = Worker::start("roundtrip-sqlite", run).map_err(|error| file::io_error(path, error.to_string()))?;
         result.recv().unwrap_or(Err(StoreError::Closed))?;
         Ok(SqliteStore { worker, hints })
     }
@@ -159,7 +175,7 @@ impl SqliteReader {
         let path: PathBuf = path.as_ref().to_owned();
         let conn = file::open_for_reading(&path)?;
         let at = path.clone();
-        let run = move |jobs: writer::Jobs| Reader::new(at, conn, clock, options).run(&jobs);
+        let run = move |jobs: Jobs| Reader::new(at, conn, clock, options).run(&jobs);
         let worker =
             Worker::start("roundtrip-reader", run).map_err(|error| file::io_error(&path, error.to_string()))?;
         Ok(SqliteReader { worker, hints: Hints::default() })
