@@ -97,7 +97,10 @@ pub(crate) async fn prepare(store: &impl Store) -> Result<Vec<(LaneName, Token)>
 /// What the stations share.
 struct Flow<S> {
     store: S,
+    /// How many more may be admitted.
     room: Semaphore,
+    /// How many more may be in hands: with a backlog, workers would run far ahead of the sender.
+    hands: Semaphore,
     next: AtomicU64,
     settled: AtomicU64,
     stop_at: u64,
@@ -115,6 +118,7 @@ pub(crate) async fn run<S: Store + Clone>(
     let flow = Arc::new(Flow {
         store,
         room: Semaphore::new(in_flight),
+        hands: Semaphore::new(in_flight),
         next: AtomicU64::new(first),
         settled: AtomicU64::new(0),
         stop_at: count,
@@ -159,10 +163,15 @@ async fn work_all<S: Store>(flow: Arc<Flow<S>>, n: usize) -> Station {
     let mut claim = (n as u64) << 48;
     while queued.changed().await {
         loop {
+            let free = flow.take_hands().await;
             claim += 1;
             let (claim, worker) = (ClaimId(claim), worker.clone());
-            let lease = Lease { route: route(), worker, max: HANDFUL, claim, lease_ms: None };
-            let Outcome::Applied(Effect::Leased(grants)) = flow.store.apply_one(lease).await? else { break };
+            let lease = Lease { route: route(), worker, max: free, claim, lease_ms: None };
+            let grants = match flow.store.apply_one(lease).await? {
+                Outcome::Applied(Effect::Leased(grants)) => grants,
+                _ => Vec::new(),
+            };
+            flow.hands.add_permits(free - grants.len());
             if grants.is_empty() {
                 break;
             }
@@ -174,6 +183,20 @@ async fn work_all<S: Store>(flow: Arc<Flow<S>>, n: usize) -> Station {
         }
     }
     Ok(())
+}
+
+impl<S> Flow<S> {
+    /// Waits for a free hand, and takes as many as there are, up to a handful.
+    async fn take_hands(&self) -> usize {
+        let Ok(first) = self.hands.acquire().await else { return 0 };
+        first.forget();
+        let more = self.hands.available_permits().min(HANDFUL - 1);
+        let more = self.hands.try_acquire_many(u32::try_from(more).unwrap_or(0)).map_or(0, |permits| {
+            permits.forget();
+            more
+        });
+        1 + more
+    }
 }
 
 /// One sender for all lanes: it shares out what is ready, and settles one handful while
@@ -220,6 +243,7 @@ async fn settle_all<S: Store>(flow: Arc<Flow<S>>, settles: Vec<Op>) -> Station {
         flow.done.notify_one();
     }
     flow.room.add_permits(count);
+    flow.hands.add_permits(count);
     Ok(())
 }
 

@@ -175,6 +175,8 @@ pub(crate) trait Disk {
     fn replace_request(&mut self, row: &RequestRow, body: &Body);
     fn delete_request(&mut self, seq: Seq);
     fn body(&mut self, seq: Seq) -> Body;
+    /// This body will be asked for soon: the disk may keep it at hand.
+    fn expect_body(&mut self, _seq: Seq, _body: Body) {}
     fn put_mark(&mut self, seq: Seq, mark: &Mark);
     fn delete_mark(&mut self, seq: Seq);
     fn put_answer(&mut self, seq: Seq, head: &AnswerHead, response: &Payload);

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use super::{Machine, NAMES_MAX, Slot, done};
-use crate::inbox::{Occurrence, OccurrenceNote, Occurrences, OriginMark, Request, RouteNo, RowFlags, State};
+use crate::inbox::{Occurrence, OccurrenceNote, Occurrences, OriginMark, Request, RouteNo, RowFlags, State, StateKind};
 use crate::listener::{Cursor, CursorStep};
 use crate::store::disk::{Body, ColdReceipt, Disk, Fixture, RequestHead, RequestRow};
 use crate::store::journal::{Event, Subject};
@@ -11,6 +11,9 @@ use crate::store::op::{Admission, Admit, Define, Effect, Full, Invalid, NewReque
 use crate::words::{
     ADMIT_MAX, Height, OCCURRENCES_MAX, PAYLOAD_BYTES_MAX, Payload, Place, Seq, TRACE_BYTES_MAX, UnixMs,
 };
+
+/// A queue shorter than this is worked off before what it holds has cooled down.
+const SOON_MAX: usize = 4096;
 
 impl Machine {
     pub(super) fn define<D: Disk>(&mut self, disk: &mut D, op: Define) -> Result<Outcome, Outcome> {
@@ -232,7 +235,11 @@ impl Machine {
             entry: self.high.entry,
         };
         let row = RequestRow { seq, id: new.id, route, admitted_at: self.now, head };
-        disk.put_request(&row, &Body { payload: new.payload, trace: new.trace });
+        let body = Body { payload: new.payload, trace: new.trace };
+        disk.put_request(&row, &body);
+        if self.route(route).lists[StateKind::Queued as usize].len() < SOON_MAX {
+            disk.expect_body(seq, body);
+        }
         let mut request = Request::admitted(&row);
         // The entry that the row names is only noted below.
         request.last_entry = 0;
@@ -269,7 +276,7 @@ impl Machine {
             self.join(disk, slot, new, origin);
         }
         // A route without a destination may have settled it just now.
-        let state = self.kind_unless(slot, seq, crate::inbox::StateKind::Settled);
+        let state = self.kind_unless(slot, seq, StateKind::Settled);
         Admission::Attached { state, same_content }
     }
 }

@@ -4,7 +4,7 @@
 use super::{Machine, Slot};
 use crate::inbox::{AnswerMark, End, LeaseMark, RouteNo, Setback, State, StateKind};
 use crate::outbox::Delivery;
-use crate::store::disk::{AnswerHead, Disk};
+use crate::store::disk::{AnswerHead, Body, Disk};
 use crate::store::journal::Event;
 use crate::store::op::{
     Answer, Effect, Extend, Fail, Grant, Invalid, Lease, Mend, Outcome, Release, Remedy, Stale, Verdict,
@@ -29,7 +29,8 @@ impl Machine {
         let until = self.now.plus(lease_ms);
         let (mut grants, mut bytes) = (Vec::<Grant>::new(), 0);
         for slot in self.next_queued(no, op.max) {
-            bytes += disk.body(self.requests.get(slot).seq).payload.bytes.len();
+            let body = disk.body(self.requests.get(slot).seq);
+            bytes += body.payload.bytes.len();
             if bytes > REPLY_BYTES_MAX && !grants.is_empty() {
                 break;
             }
@@ -45,7 +46,7 @@ impl Machine {
             self.grant_lease(slot, lease);
             let attempt = self.requests.get(slot).attempts;
             self.note(slot, Event::Leased { worker: op.worker.clone(), attempt });
-            grants.extend(self.grant(disk, slot));
+            grants.extend(self.grant(slot, body));
         }
         Ok(Outcome::Applied(Effect::Leased(grants)))
     }
@@ -77,16 +78,16 @@ impl Machine {
             let same_worker = matches!(&request.state, State::Leased(lease) if lease.worker == op.worker);
             same_worker && self.route(request.route).name == op.route
         });
-        let mut grants: Vec<Grant> = of_this_caller.filter_map(|(_, &slot)| self.grant(disk, slot)).collect();
+        let grant = |slot: Slot| self.grant(slot, disk.body(self.requests.get(slot).seq));
+        let mut grants: Vec<Grant> = of_this_caller.map(|(_, &slot)| slot).filter_map(grant).collect();
         // In the order in which they were given.
         grants.sort_by_key(|grant| grant.token);
         grants
     }
 
-    fn grant<D: Disk>(&self, disk: &mut D, slot: Slot) -> Option<Grant> {
+    fn grant(&self, slot: Slot, body: Body) -> Option<Grant> {
         let request = self.requests.get(slot);
         let State::Leased(lease) = &request.state else { return None };
-        let body = disk.body(request.seq);
         Some(Grant {
             id: request.id,
             token: lease.token,

@@ -22,6 +22,11 @@ const ENTRIES_PER_ROW: usize = 256;
 /// How many blocks of cold receipts one commit works on.
 const TIDY_BLOCKS: usize = 32;
 
+/// How many bodies are read at once when they are asked for one after the other.
+const READ_AHEAD: u64 = 64;
+/// At how many bytes reading ahead ends.
+const READ_AHEAD_BYTES: usize = 256 << 10;
+
 type SqlResult<T> = rusqlite::Result<T>;
 
 /// One connection with the statements that every commit uses.
@@ -42,9 +47,11 @@ pub(super) struct SqliteDisk<'c> {
     next_parcel_row: i64,
     bodies: Recent<Body>,
     responses: Recent<Payload>,
+    /// The last body that was read from the file.
+    last_body: Seq,
     journal_trimmed: u64,
     put_request: Statement<'c>,
-    get_body: Statement<'c>,
+    get_bodies: Statement<'c>,
     put_mark: Statement<'c>,
     put_answer: Statement<'c>,
     get_response: Statement<'c>,
@@ -158,12 +165,13 @@ impl<'c> SqliteDisk<'c> {
             parcel_rows,
             bodies: Recent::new(),
             responses: Recent::new(),
+            last_body: Seq(0),
             journal_trimmed: 0,
             put_request: conn.prepare(
                 "INSERT INTO request (seq, id, route, at, head, encoding, trace, body)
                  VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
             )?,
-            get_body: conn.prepare("SELECT encoding, body, trace FROM request WHERE seq = ?1")?,
+            get_bodies: conn.prepare("SELECT seq, encoding, body, trace FROM request WHERE seq >= ?1 LIMIT ?2")?,
             put_mark: conn.prepare("INSERT OR REPLACE INTO mark (seq, row) VALUES (?1, ?2)")?,
             put_answer: conn.prepare("INSERT INTO answer (seq, head, encoding, response) VALUES (?1, ?2, ?3, ?4)")?,
             get_response: conn.prepare("SELECT encoding, response FROM answer WHERE seq = ?1")?,
@@ -255,6 +263,27 @@ impl<'c> SqliteDisk<'c> {
         })
     }
 
+    /// Reads a body, and those of the next requests for when they are asked for.
+    fn read_bodies(&mut self, first: Seq, count: u64) -> SqlResult<Body> {
+        let mut rows = self.get_bodies.query([int(first.0), int(count)])?;
+        let (mut asked, mut bytes) = (None, 0);
+        while bytes < READ_AHEAD_BYTES
+            && let Some(row) = rows.next()?
+        {
+            let trace: Option<String> = row.get(3)?;
+            let body = Body { payload: payload(row, 1)?, trace: trace.map(String::into_boxed_str) };
+            self.last_body = seq(row)?;
+            bytes += body.payload.bytes.len();
+            if self.last_body == first {
+                asked = Some(body);
+            } else {
+                let bytes = body.payload.bytes.len();
+                self.bodies.put(self.last_body, body, bytes);
+            }
+        }
+        asked.ok_or(rusqlite::Error::QueryReturnedNoRows)
+    }
+
     fn execute(&mut self, sql: &str, params: &[&dyn ToSql]) {
         self.write(|disk| disk.conn.prepare_cached(sql)?.execute(params).map(drop));
     }
@@ -262,7 +291,6 @@ impl<'c> SqliteDisk<'c> {
 
 impl Disk for SqliteDisk<'_> {
     fn put_request(&mut self, row: &RequestRow, body: &Body) {
-        self.bodies.put(row.seq, body.clone(), body.payload.bytes.len());
         self.write(|disk| {
             encode(&mut disk.scratch, &row.head)?;
             let (seq, route, at) = (int(row.seq.0), row.route.0, int(row.admitted_at.0));
@@ -273,6 +301,7 @@ impl Disk for SqliteDisk<'_> {
     }
 
     fn replace_request(&mut self, row: &RequestRow, body: &Body) {
+        self.bodies.forget(row.seq);
         self.execute("DELETE FROM request WHERE seq = ?1", &[&int(row.seq.0)]);
         self.put_request(row, body);
     }
@@ -286,12 +315,13 @@ impl Disk for SqliteDisk<'_> {
         if let Some(recent) = self.bodies.get(seq) {
             return recent;
         }
-        self.look(|disk| {
-            disk.get_body.query_row([int(seq.0)], |row| {
-                let trace: Option<String> = row.get(2)?;
-                Ok(Body { payload: payload(row, 0)?, trace: trace.map(String::into_boxed_str) })
-            })
-        })
+        let ahead = seq > self.last_body && seq.0 - self.last_body.0 <= READ_AHEAD;
+        self.look(|disk| disk.read_bodies(seq, if ahead { READ_AHEAD } else { 1 }))
+    }
+
+    fn expect_body(&mut self, seq: Seq, body: Body) {
+        let bytes = body.payload.bytes.len();
+        self.bodies.put(seq, body, bytes);
     }
 
     fn put_mark(&mut self, seq: Seq, mark: &Mark) {

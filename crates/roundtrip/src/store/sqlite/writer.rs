@@ -20,7 +20,7 @@ use crate::store::op::{Op, Outcome};
 use crate::store::{Hints, Options, StoreError};
 
 /// At how many pages the log is copied back into the file.
-const CHECKPOINT_PAGES: u64 = (32 << 20) / PAGE_BYTES;
+const CHECKPOINT_PAGES: u64 = (64 << 20) / PAGE_BYTES;
 /// At how many pages somebody should know that a reader holds the log up.
 const LOG_PAGES_WARN: u64 = (1 << 30) / PAGE_BYTES;
 
