@@ -11,7 +11,7 @@ use roundtrip::clock::SystemClock;
 use roundtrip::store::op::{Admit, Answer, Define, Effect, Grant, Lease, Op, Outcome};
 use roundtrip::store::policy::{Horizon, RoutePolicy};
 use roundtrip::store::query::ListFilter;
-use roundtrip::store::{Options, ReadExt, SqliteStore, Store, StoreExt};
+use roundtrip::store::{Options, ReadExt, SqliteStore, Store, StoreError, StoreExt};
 use roundtrip::words::{ClaimId, Seq, WorkerName};
 
 use crate::backlog::resident_mb;
@@ -22,7 +22,9 @@ type Failure = Box<dyn std::error::Error>;
 
 const HANDFUL: u64 = 1000;
 /// How often each read or look-up is done.
-const SAMPLES: u64 = 2000;
+const SAMPLES: u64 = 10_000;
+/// How many of them at once.
+const AT_ONCE: usize = 100;
 
 /// How large a store is.
 #[derive(Clone, Copy)]
@@ -43,17 +45,17 @@ struct Costs {
     counts: f64,
 }
 
-fn open(path: &Path) -> Result<SqliteStore, Failure> {
-    Ok(SqliteStore::open(path, Arc::new(SystemClock::new()), Options::default())?)
+fn open(path: &Path) -> Result<Arc<SqliteStore>, Failure> {
+    Ok(Arc::new(SqliteStore::open(path, Arc::new(SystemClock::new()), Options::default())?))
 }
 
-async fn admit(store: &impl Store, numbers: std::ops::Range<u64>) -> Result<Outcome, Failure> {
+async fn admit(store: impl Store, numbers: std::ops::Range<u64>) -> Result<Outcome, StoreError> {
     let requests = numbers.map(request).collect();
-    Ok(store.apply_one(Admit { cursor: None, requests }).await?)
+    store.apply_one(Admit { cursor: None, requests }).await
 }
 
 /// Fills a store: first what ends as receipts, then what stays.
-async fn fill(store: &impl Store, size: Size) -> Result<(), Failure> {
+async fn fill(store: &Arc<SqliteStore>, size: Size) -> Result<(), Failure> {
     let policy = RoutePolicy { horizon: Horizon::Forever, capacity: 100_000_000, ..RoutePolicy::default() };
     store.apply_one(Define { route: route(), policy }).await?;
     let answer = |grant: Grant| {
@@ -61,7 +63,7 @@ async fn fill(store: &impl Store, size: Size) -> Result<(), Failure> {
         Op::Answer(Answer { id, token, response, follow_ups: Vec::new(), items: Vec::new() })
     };
     for first in (0..size.receipts).step_by(usize::try_from(HANDFUL)?) {
-        admit(store, first..first + HANDFUL).await?;
+        admit(store.clone(), first..first + HANDFUL).await?;
         let (claim, worker) = (ClaimId(first), WorkerName::new("soak")?);
         let lease = Lease { route: route(), worker, max: usize::try_from(HANDFUL)?, claim, lease_ms: None };
         let Outcome::Applied(Effect::Leased(grants)) = store.apply_one(lease).await? else {
@@ -70,39 +72,58 @@ async fn fill(store: &impl Store, size: Size) -> Result<(), Failure> {
         store.apply(grants.into_iter().map(answer).collect()).await?;
     }
     for first in (0..size.live).step_by(usize::try_from(HANDFUL)?) {
-        admit(store, size.receipts + first..size.receipts + first + HANDFUL).await?;
+        admit(store.clone(), size.receipts + first..size.receipts + first + HANDFUL).await?;
     }
     Ok(())
 }
 
-/// Does something so many times; answers microseconds for one.
-async fn each<T, E>(count: u64, mut with: impl AsyncFnMut(u64) -> Result<T, E>) -> Result<f64, Failure>
+/// Does something so many times, a handful at once: what one costs, and not what it
+/// takes to wake a thread for it. Answers microseconds for one.
+async fn each<T, F>(count: u64, with: impl Fn(u64) -> F) -> Result<f64, Failure>
 where
-    Failure: From<E>,
+    F: Future<Output = Result<T, StoreError>> + Send + 'static,
+    T: Send + 'static,
 {
     let started = Instant::now();
-    for n in 0..count {
-        with(n).await?;
+    for first in (0..count).step_by(AT_ONCE) {
+        let mut handful: tokio::task::JoinSet<_> = (first..count.min(first + AT_ONCE as u64)).map(&with).collect();
+        while let Some(done) = handful.join_next().await {
+            done??;
+        }
     }
     Ok(started.elapsed().as_secs_f64() * 1e6 / count as f64)
 }
 
-async fn measure(store: &impl Store, size: Size) -> Result<Costs, Failure> {
+async fn measure(store: Arc<SqliteStore>, size: Size) -> Result<Costs, Failure> {
     // Spread over all receipts, so that nothing is near what was just read.
     let old = |n: u64| (n * 7_919_993) % size.receipts;
     let all = size.receipts + size.live;
-    let known = each(SAMPLES, async |n| admit(store, old(n)..old(n) + 1).await).await?;
+    let on = |store: &Arc<SqliteStore>| store.clone();
+    let known = each(SAMPLES, |n| admit(on(&store), old(n)..old(n) + 1)).await?;
     // Known or new, the commit is the same; what differs is the look-up of a key that is nowhere.
-    let new = each(SAMPLES / 10, async |n| admit(store, all + n * HANDFUL..all + n * HANDFUL + HANDFUL).await);
-    let new = new.await? / HANDFUL as f64;
-    let get = each(SAMPLES, async |n| store.get(id(old(n))).await).await?;
+    let new = |n: u64| admit(on(&store), all + n * HANDFUL..all + n * HANDFUL + HANDFUL);
+    let new = each(SAMPLES / 50, new).await? / HANDFUL as f64;
+    let get = |n: u64| {
+        let (store, id) = (on(&store), id(old(n)));
+        async move { store.get(id).await }
+    };
+    let get = each(SAMPLES, get).await?;
     let page = |n: u64| {
         let after = Some(Seq(size.receipts + (n * 104_729) % size.live));
-        ListFilter { after, limit: 100, ..ListFilter::default() }
+        let (store, filter) = (on(&store), ListFilter { after, limit: 100, ..ListFilter::default() });
+        async move { store.list(filter).await }
     };
-    let page = each(SAMPLES, async |n| store.list(page(n)).await).await?;
-    let timeline = each(SAMPLES, async |n| store.timeline(id(all - 1 - n % 1000)).await).await?;
-    let counts = each(SAMPLES, async |_| store.counts().await).await?;
+    let page = each(SAMPLES, page).await?;
+    let timeline = |n: u64| {
+        let (store, id) = (on(&store), id(all - 1 - n % 1000));
+        async move { store.timeline(id).await }
+    };
+    let timeline = each(SAMPLES, timeline).await?;
+    let counts = |_| {
+        let store = on(&store);
+        async move { store.counts().await }
+    };
+    let counts = each(SAMPLES, counts).await?;
     Ok(Costs { known, new, get, page, timeline, counts })
 }
 
@@ -134,7 +155,7 @@ fn run(size: Size) -> Result<(Costs, f64, f64), Failure> {
         Ok::<_, Failure>(())
     })?;
     let (seconds, mb) = reopened(&path)?;
-    let costs = runtime.block_on(async { measure(&open(&path)?, size).await })?;
+    let costs = runtime.block_on(async { measure(open(&path)?, size).await })?;
     Ok((costs, seconds, mb))
 }
 
