@@ -10,11 +10,18 @@
 //!
 //! A slot is never skipped and never used for other cargo, so lanes have no gaps.
 
+pub mod chain;
+mod decide;
+mod run;
+
 use std::collections::BTreeMap;
 use std::fmt;
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
+
+pub use decide::Patience;
+pub use run::{SendOrder, Sender, SenderOptions};
 
 use crate::outbox::LaneNo;
 use crate::store::op::{Judgement, Missing, Outcome, Sight, Stale};

@@ -40,6 +40,8 @@ pub enum Op {
     Lane(LaneOrder),
     /// Parcels with their signed attempts go onto a lane.
     Assign(Assign),
+    /// A ready answer can never be sent: it becomes a dead letter.
+    Reject(Reject),
     /// Another signed attempt for a parcel, before its broadcast.
     Attempt(Attempt),
     /// What the outside shows of a parcel.
@@ -113,7 +115,7 @@ macro_rules! into_op {
 
 into_op! {
     Define(Define), Pause(Pause), Admit(Admit), Amend(Amend), Lease(Lease), Extend(Extend), Answer(Answer), Fail(Fail),
-    Release(Release), Lead(Lead), Lane(LaneOrder), Assign(Assign), Attempt(Attempt), Settle(Settle), Prune(Prune),
+    Release(Release), Lead(Lead), Lane(LaneOrder), Assign(Assign), Reject(Reject), Attempt(Attempt), Settle(Settle), Prune(Prune),
     Gather(Gather), Close(Close), Mend(Mend),
 }
 
@@ -401,6 +403,19 @@ pub struct NewParcel {
     pub deliveries: Vec<RequestId>,
     /// The first signed attempt.
     pub attempt: SignedAttempt,
+}
+
+/// Makes a ready answer a dead letter before it is on any slot; the answer stays with it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Reject {
+    /// The lane that it would have gone onto.
+    pub lane: LaneName,
+    /// The token of the lane's seat.
+    pub owner: Token,
+    /// Which request's answer.
+    pub id: RequestId,
+    /// Why it can never be sent.
+    pub error: ErrorNote,
 }
 
 /// Stores another signed attempt for an occupied slot.

@@ -226,6 +226,7 @@ impl Machine {
             Op::Lead(op) => self.lead(disk, op),
             Op::Lane(op) => self.order_lane(op),
             Op::Assign(op) => self.assign(disk, op),
+            Op::Reject(op) => self.reject(disk, op),
             Op::Attempt(op) => self.attempt(disk, op),
             Op::Settle(op) => self.settle(disk, op),
             Op::Rescue { limit } => self.rescue(disk, limit),

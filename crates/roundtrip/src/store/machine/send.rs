@@ -3,17 +3,19 @@
 use std::collections::{BTreeMap, HashSet};
 
 use super::{Machine, NAMES_MAX, Slot};
-use crate::inbox::State;
+use crate::inbox::{State, StateKind};
 use crate::outbox::{Delivery, LaneNo};
 use crate::sender::{Fate, Lane, LaneStatus, Parcel, Stage, Step};
 use crate::store::Topic;
 use crate::store::disk::{Disk, Fixture, Tenure};
 use crate::store::journal::{Event, Subject};
 use crate::store::op::{
-    Assign, Attempt, Effect, Full, Invalid, LaneOrder, Lead, Missing, NewParcel, Order, Outcome, Seat, Settle, Stale,
+    Assign, Attempt, Effect, Full, Invalid, LaneOrder, Lead, Missing, NewParcel, Order, Outcome, Reject, Seat, Settle,
+    Stale,
 };
 use crate::words::{
-    ASSIGN_MAX, ATTEMPTS_MAX, HOLD_MS_MAX, LaneName, Nonce, PARCEL_MAX, PAYLOAD_BYTES_MAX, Token, UnixMs, WINDOW_MAX,
+    ASSIGN_MAX, ATTEMPTS_MAX, ErrorNote, HOLD_MS_MAX, LaneName, Nonce, PARCEL_MAX, PAYLOAD_BYTES_MAX, Token, UnixMs,
+    WINDOW_MAX,
 };
 
 impl Machine {
@@ -239,6 +241,25 @@ impl Machine {
             }
         }
         Ok(slots)
+    }
+
+    /// Takes a ready answer out of the queue for a person to look at.
+    pub(super) fn reject<D: Disk>(&mut self, disk: &mut D, op: Reject) -> Result<Outcome, Outcome> {
+        let no = self.lane_no(&op.lane)?;
+        self.check_seat(&Seat::Lane(op.lane), op.owner)?;
+        let slot = self.live(disk, &op.id, |kind| Stale::Delivery(op.id, kind))?;
+        let request = self.requests.get(slot);
+        if self.route(request.route).policy.destination.as_ref() != Some(&self.lanes[usize::from(no.0)].destination) {
+            return Err(Outcome::Invalid(Invalid::OtherDestination(op.id)));
+        }
+        match &request.state {
+            State::Answered(answer) if answer.delivery == Delivery::Ready => {
+                self.die(slot, ErrorNote::new(op.error.class, &op.error.text));
+                Ok(Outcome::Applied(Effect::Now(StateKind::Dead)))
+            }
+            State::Dead(letter) if letter.answer.is_some() => Ok(Outcome::Duplicate(Effect::Now(StateKind::Dead))),
+            _ => Err(Outcome::Stale(Stale::Delivery(op.id, self.kind(request)))),
+        }
     }
 
     fn set_delivery(&mut self, slot: Slot, to: Delivery) {

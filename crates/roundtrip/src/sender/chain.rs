@@ -1,0 +1,117 @@
+//! What a sender needs of the outside, whatever chain that is.
+
+use std::future::Future;
+use std::pin::Pin;
+
+use super::SignedAttempt;
+use crate::store::op::Judgement;
+use crate::store::query::{ParcelView, ReadyDelivery};
+use crate::words::{AttemptHash, ErrorNote, LaneName, Nonce, Position};
+
+/// A future that a chain hands out.
+pub type ChainFuture<'a, T, E = Unreachable> = Pin<Box<dyn Future<Output = Result<T, E>> + Send + 'a>>;
+
+/// No answer that could be relied on: what was asked for may or may not have happened.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the chain gave no answer: {0}")]
+pub struct Unreachable(pub String);
+
+/// A chain, as the lanes of one destination see it.
+pub trait Chain: Send + Sync + 'static {
+    /// What is known outside of this lane and of the parcels that are under way on it.
+    ///
+    /// One answer must be of one moment: a slot below [`Sighting::latest`] with none of
+    /// its attempts in [`Sighting::mined`] counts as used by somebody else.
+    fn look<'a>(&'a self, lane: &'a LaneName, parcels: &'a [ParcelView]) -> ChainFuture<'a, Sighting>;
+
+    /// Signs what a slot is to carry. Nothing is sent: the bytes are stored first.
+    fn sign<'a>(
+        &'a self,
+        lane: &'a LaneName,
+        nonce: Nonce,
+        cargo: Cargo<'a>,
+    ) -> ChainFuture<'a, SignedAttempt, Unsigned>;
+
+    /// Sends stored bytes. Sending the same bytes again is harmless.
+    fn broadcast<'a>(&'a self, lane: &'a LaneName, attempt: &'a SignedAttempt) -> ChainFuture<'a, Reception>;
+}
+
+/// What is to be signed.
+#[derive(Clone, Copy, Debug)]
+pub enum Cargo<'a> {
+    /// Answers that go out for the first time on this slot.
+    Deliveries(&'a [ReadyDelivery]),
+    /// The same as these attempts carry, dearer than the last of them.
+    Dearer(&'a [SignedAttempt]),
+}
+
+/// Why nothing was signed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unsigned {
+    /// Not now; to be tried again.
+    #[error(transparent)]
+    Unreachable(#[from] Unreachable),
+    /// The first of these deliveries can never be sent: it becomes a dead letter, and no slot is used.
+    #[error("it can never be sent: {}", .0.text)]
+    Never(ErrorNote),
+    /// The lane cannot pay; it pauses.
+    #[error("the lane cannot pay: {0}")]
+    Funds(String),
+    /// The bytes may not cost more; what is stored is sent again.
+    #[error("at the highest fee that is allowed")]
+    AtCap,
+}
+
+/// How the outside received a broadcast.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reception {
+    /// It has the bytes, from now or from before, or the slot is used.
+    Taken,
+    /// It wants more for a slot that has something already.
+    TooCheap,
+    /// The lane cannot pay.
+    Funds(String),
+    /// It proves that these bytes will never be taken.
+    Rejected(String),
+}
+
+/// What the outside shows of a lane.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sighting {
+    /// The newest block that this answer knows.
+    pub head: Position,
+    /// The next slot, counting what waits to be mined.
+    pub pending: Nonce,
+    /// The next slot at the head.
+    pub latest: Nonce,
+    /// The next slot beyond any reorg.
+    pub settled: Nonce,
+    /// Those of our attempts that are in a block.
+    pub mined: Vec<Mined>,
+}
+
+/// One of our attempts in a block.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mined {
+    /// On which slot.
+    pub nonce: Nonce,
+    /// Which attempt.
+    pub attempt: AttemptHash,
+    /// In which block.
+    pub at: Position,
+    /// How deep that block is.
+    pub depth: Depth,
+    /// What it did to the deliveries that it carried.
+    pub judgement: Judgement,
+}
+
+/// How deep a block is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Depth {
+    /// In the chain.
+    Included,
+    /// As deep as users call settled.
+    Confirmed,
+    /// Beyond any reorg.
+    Final,
+}
