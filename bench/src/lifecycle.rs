@@ -72,6 +72,7 @@ pub(crate) fn request(n: u64) -> NewRequest {
         due: None,
         deadline: None,
         priority: 0,
+        key: None,
         trace: None,
     }
 }

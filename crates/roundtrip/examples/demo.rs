@@ -93,6 +93,7 @@ async fn admit(store: &dyn Store) -> Result<(), Box<dyn Error>> {
             due: None,
             deadline: None,
             priority: 0,
+            key: None,
             trace: None,
         };
         let admit = Admit { cursor: None, requests: handful.iter().map(request).collect() };

@@ -42,7 +42,7 @@ pub const BATCH_RECORDS_MAX: usize = 1 << 16;
 pub const GROUP_ITEMS_MAX: u64 = 1_000_000;
 /// Most rows in one page of a read.
 pub const PAGE_MAX: usize = 1000;
-/// Longest name of a route, lane, listener, destination, worker, holder or group.
+/// Longest name of a route, lane, listener, destination, worker, holder, group or order key.
 pub const NAME_BYTES_MAX: usize = 128;
 /// Longest error text kept; longer ones are cut.
 pub const ERROR_BYTES_MAX: usize = 1024;
@@ -57,6 +57,12 @@ pub const OCCURRENCES_MAX: usize = 64;
 pub struct ParseError {
     text: String,
     expected: &'static str,
+}
+
+impl ParseError {
+    pub(crate) fn new(text: &str, expected: &'static str) -> ParseError {
+        ParseError { text: text.to_owned(), expected }
+    }
 }
 
 macro_rules! hash_id {
@@ -253,6 +259,10 @@ name!(
 name!(
     /// Under which items are gathered.
     GroupKey
+);
+name!(
+    /// Whose requests are worked on one after the other, such as an account.
+    OrderKey
 );
 
 /// Wall-clock time in milliseconds since 1970.

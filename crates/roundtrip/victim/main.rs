@@ -20,7 +20,7 @@ use roundtrip::store::op::{
     Admit, Answer, Assign, Define, Effect, Grant, Judgement, LaneOrder, Lead, Lease, NewParcel, NewRequest, Op, Order,
     Outcome, Seat, Settle, Sight,
 };
-use roundtrip::store::policy::{Horizon, RoutePolicy};
+use roundtrip::store::policy::{Backoff, Horizon, RoutePolicy};
 use roundtrip::store::query::{ListFilter, ParcelView, ReadyDelivery};
 use roundtrip::store::{Options, ReadExt, SqliteStore, Store, StoreError, StoreExt};
 use roundtrip::words::{
@@ -79,6 +79,7 @@ impl<S: Store + Clone> Victim<S> {
             horizon: Horizon::Forever,
             crashes_max: u16::MAX,
             lease_ms: 60_000,
+            backoff: Backoff::NONE,
             ..RoutePolicy::default()
         };
         let lane = LaneName::new("lane")?;
@@ -245,6 +246,7 @@ fn request(n: u64) -> Result<NewRequest, Failure> {
         due: None,
         deadline: None,
         priority: 0,
+        key: None,
         trace: None,
     })
 }

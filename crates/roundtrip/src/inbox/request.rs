@@ -15,7 +15,9 @@ use serde::{Deserialize, Serialize};
 use crate::outbox::Delivery;
 use crate::store::op::{Notice, Stale};
 use crate::store::policy::{Gate, RoutePolicy};
-use crate::words::{ClaimId, ErrorClass, ErrorNote, Height, OccurrenceId, RequestId, Seq, Token, UnixMs, WorkerName};
+use crate::words::{
+    ClaimId, ErrorClass, ErrorNote, Height, OccurrenceId, OrderKey, RequestId, Seq, Token, UnixMs, WorkerName,
+};
 
 /// A route's number in this store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -187,12 +189,16 @@ pub(crate) struct Request {
     pub(crate) deadline: UnixMs,
     pub(crate) state: State,
     pub(crate) error: Option<Box<ErrorNote>>,
+    /// Boxed, because most have none.
+    pub(crate) key: Option<Box<OrderKey>>,
     /// Its newest entry in the journal; each entry names the one before.
     pub(crate) last_entry: u64,
     pub(crate) generation: u32,
     pub(crate) revision: u16,
     pub(crate) attempts: u16,
     pub(crate) crashes: u16,
+    /// How often in a row the way to its worker failed.
+    pub(crate) misses: u16,
     pub(crate) route: RouteNo,
     pub(crate) priority: u8,
     /// Whether another live request has its id, whose end it waits for.
@@ -215,8 +221,8 @@ pub(crate) struct RowFlags {
 /// What a failure or a crash made of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Setback {
-    /// To be handed out again.
-    Again,
+    /// To be handed out again, from then on.
+    Again { due: UnixMs },
     /// A dead letter.
     Dead,
 }
@@ -229,22 +235,34 @@ impl Request {
         current.map(|occurrence| occurrence.standing).max().unwrap_or(Standing::Orphaned)
     }
 
+    /// How many of the occurrences that show its content stand as this gate wants it.
+    pub(crate) fn votes(&self, gate: Gate) -> usize {
+        let current = self.occurrences.as_slice().iter().filter(|occurrence| occurrence.revision == self.revision);
+        current.filter(|occurrence| gate.lets(occurrence.standing)).count()
+    }
+
+    /// Whether enough of its occurrences stand as this gate wants it; one, unless its
+    /// route counts votes.
+    fn passes(&self, gate: Gate, policy: &RoutePolicy) -> bool {
+        self.votes(gate) >= policy.on_duplicate.votes_needed()
+    }
+
     /// Opens or shuts the gates after its standing, its due time or the time itself
     /// changed. An answer to superseded content never passes.
     pub(crate) fn pass_gates(&mut self, policy: &RoutePolicy, now: UnixMs) {
-        let standing = self.standing();
-        let may_work = !self.behind && policy.work_on.lets(standing) && self.due <= now;
+        let may_work = !self.behind && self.due <= now && self.passes(policy.work_on, policy);
+        let may_publish = matches!(self.state, State::Answered(_)) && self.passes(policy.publish_on, policy);
         match &mut self.state {
             State::Held | State::Queued if may_work => self.state = State::Queued,
             State::Held | State::Queued => self.state = State::Held,
-            State::Answered(answer) => answer.delivery.pass_gate(policy.publish_on.lets(standing)),
+            State::Answered(answer) => answer.delivery.pass_gate(may_publish),
             State::Leased(_) | State::Dead(_) => {}
         }
     }
 
     /// Whether only time keeps it from being queued.
-    pub(crate) fn waits_for_time(&self, work_on: Gate) -> bool {
-        self.state == State::Held && !self.behind && work_on.lets(self.standing())
+    pub(crate) fn waits_for_time(&self, policy: &RoutePolicy) -> bool {
+        self.state == State::Held && !self.behind && self.passes(policy.work_on, policy)
     }
 
     /// The lease, if this token holds it.
@@ -268,30 +286,49 @@ impl Request {
         self.state = State::Held;
     }
 
+    /// It is worked on from its first attempt.
+    fn start_over(&mut self, now: UnixMs) {
+        self.attempts = 0;
+        self.crashes = 0;
+        self.misses = 0;
+        self.requeue(now);
+    }
+
     /// Ends the lease as if it had not been.
     pub(crate) fn release(&mut self, due: UnixMs) {
         self.attempts = self.attempts.saturating_sub(1);
         self.requeue(due);
     }
 
-    /// A failure that may be tried again: transport costs no attempt, the rest does.
-    pub(crate) fn setback(&mut self, error: ErrorNote, due: UnixMs, policy: &RoutePolicy) -> Setback {
+    /// A failure that may be tried again, after this time or as the route's backoff says.
+    /// Transport costs no attempt, and its waits grow with how often it failed in a row.
+    pub(crate) fn setback(
+        &mut self,
+        error: ErrorNote,
+        after_ms: Option<u64>,
+        policy: &RoutePolicy,
+        now: UnixMs,
+    ) -> Setback {
         let class = error.class;
         self.error = Some(Box::new(error));
+        self.crashes = self.crashes.saturating_add(u16::from(class == ErrorClass::Crash));
+        self.misses = if class == ErrorClass::Transport { self.misses.saturating_add(1) } else { 0 };
+        let used_up = match class {
+            ErrorClass::Transport => false,
+            ErrorClass::Fatal => true,
+            ErrorClass::Retryable => self.attempts >= policy.attempts_max,
+            ErrorClass::Crash => self.crashes >= policy.crashes_max,
+        };
+        if used_up {
+            return Setback::Dead;
+        }
+        let in_a_row = if class == ErrorClass::Transport { self.misses } else { self.attempts };
+        let due = now.plus(after_ms.unwrap_or_else(|| policy.backoff.delay(&self.id, in_a_row)));
         match class {
             ErrorClass::Transport => self.release(due),
-            ErrorClass::Fatal => return Setback::Dead,
-            ErrorClass::Retryable if self.attempts >= policy.attempts_max => return Setback::Dead,
-            ErrorClass::Retryable => self.requeue(due),
-            ErrorClass::Crash => {
-                self.crashes = self.crashes.saturating_add(1);
-                if self.crashes >= policy.crashes_max {
-                    return Setback::Dead;
-                }
-                self.requeue(due);
-            }
+            _ => self.requeue(due),
         }
-        Setback::Again
+        Setback::Again { due }
     }
 
     /// It waits for a person from now on.
@@ -303,7 +340,7 @@ impl Request {
         self.state = State::Dead(Box::new(DeadLetter { at: now, forget_at: now.plus(policy.dead_ms), answer }));
     }
 
-    /// A person wants it tried again: an answer is sent again, never worked out anew.
+    /// It is to be tried again: an answer is sent again, never worked out anew.
     pub(crate) fn rearm(&mut self, now: UnixMs) {
         if let State::Dead(letter) = &mut self.state {
             match letter.answer.take() {
@@ -312,9 +349,7 @@ impl Request {
                     self.state = State::Answered(Box::new(answer));
                 }
                 None => {
-                    self.attempts = 0;
-                    self.crashes = 0;
-                    self.requeue(now);
+                    self.start_over(now);
                 }
             }
         }
@@ -333,9 +368,7 @@ impl Request {
         match &mut self.state {
             State::Leased(lease) => lease.notice(Notice::Superseded),
             State::Answered(_) | State::Dead(_) => {
-                self.attempts = 0;
-                self.crashes = 0;
-                self.requeue(now);
+                self.start_over(now);
             }
             State::Held | State::Queued => {}
         }

@@ -22,7 +22,7 @@ use crate::store::op::Seat;
 use crate::store::policy::RoutePolicy;
 use crate::words::{
     Destination, ErrorNote, GroupKey, Height, HolderName, ItemId, LaneName, ListenerName, Nonce, OccurrenceId,
-    OriginName, Payload, RequestId, RouteName, Seq, Token, UnixMs,
+    OrderKey, OriginName, Payload, RequestId, RouteName, Seq, Token, UnixMs,
 };
 
 /// A request as it was admitted; written once, and again only when superseded.
@@ -43,6 +43,7 @@ pub(crate) struct RequestHead {
     pub(crate) due: UnixMs,
     pub(crate) deadline: UnixMs,
     pub(crate) priority: u8,
+    pub(crate) key: Option<Box<OrderKey>>,
     pub(crate) occurrence: Occurrence,
     /// Where the journal tells of this.
     pub(crate) entry: u64,
@@ -60,6 +61,7 @@ pub(crate) struct Body {
 pub(crate) struct Mark {
     pub(crate) attempts: u16,
     pub(crate) crashes: u16,
+    pub(crate) misses: u16,
     pub(crate) revision: u16,
     pub(crate) due: UnixMs,
     pub(crate) occurrences: Occurrences,

@@ -109,7 +109,7 @@ pub enum Event {
         /// Of what.
         error: ErrorNote,
     },
-    /// A person wants it tried again.
+    /// A person or a repeat wants it tried again.
     Rearmed,
     /// It ended.
     Ended {

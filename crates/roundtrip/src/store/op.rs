@@ -4,13 +4,13 @@
 //! whose answer was lost has no second effect: it is answered `Duplicate`, `Stale`,
 //! or, where a claim id names the call, with the same grant again.
 
-use crate::inbox::{End, Standing, StateKind};
+use crate::inbox::{End, IdentityError, Standing, StateKind};
 use crate::listener::Cursor;
 use crate::sender::{Block, LaneStatus, ParcelStage, SignedAttempt};
 use crate::store::policy::RoutePolicy;
 use crate::words::{
     AttemptHash, ClaimId, Destination, ErrorNote, GroupKey, Height, HolderName, ItemId, LaneName, ListenerName, Nonce,
-    OccurrenceId, Payload, Place, Position, RequestId, RouteName, Token, UnixMs, WorkerName,
+    OccurrenceId, OrderKey, Payload, Place, Position, RequestId, RouteName, Token, UnixMs, WorkerName,
 };
 
 /// One operation of a batch.
@@ -178,6 +178,8 @@ pub struct NewRequest {
     pub deadline: Option<UnixMs>,
     /// For routes ordered by priority: higher goes first.
     pub priority: u8,
+    /// For routes ordered by key: those with the same key are worked on in order.
+    pub key: Option<OrderKey>,
     /// The trace context that it came with.
     pub trace: Option<Box<str>>,
 }
@@ -293,8 +295,8 @@ pub struct Fail {
 pub enum Verdict {
     /// Again, unless the route's attempts are used up.
     Retry {
-        /// After so long.
-        after_ms: u64,
+        /// After so long; as the route's backoff says if absent.
+        after_ms: Option<u64>,
     },
     /// Never again: a dead letter, or a published failure response.
     Dead {
@@ -599,6 +601,30 @@ pub enum Admission {
         /// the route's lead supersedes with it, or until that one ends.
         same_content: bool,
     },
+    /// Its id is live and final: this occurrence is remembered, and nothing else changed.
+    Dropped {
+        /// The live request's state.
+        state: StateKind,
+    },
+    /// Its id was a dead letter: this occurrence was added to it, and it is tried again.
+    Rearmed {
+        /// The request's state now.
+        state: StateKind,
+    },
+    /// Its id is live: it is a request of its own that waits for the end of the live one.
+    Behind {
+        /// Which generation of its id.
+        generation: u32,
+    },
+    /// Its id is live, and this occurrence is a vote for it.
+    Voted {
+        /// The live request's state.
+        state: StateKind,
+        /// How many votes stand.
+        votes: u32,
+        /// How many are needed.
+        needed: u32,
+    },
     /// This occurrence was admitted before.
     Known {
         /// How it stands.
@@ -770,6 +796,25 @@ pub enum Invalid {
         lane: LaneName,
         /// What it serves.
         destination: Destination,
+    },
+    /// A route whose policies could never do what they say.
+    #[error("these policies make no sense: {0}")]
+    Policy(&'static str),
+    /// The route takes ids that are hashes, and this is another one.
+    #[error("request {given} should have the id {hash} by its route's identity")]
+    IdIsNotTheHash {
+        /// The id that it has.
+        given: RequestId,
+        /// The id that it should have.
+        hash: RequestId,
+    },
+    /// The route takes ids that are hashes, and the payload has none.
+    #[error("request {given} cannot be told from others: {why}")]
+    NoIdentity {
+        /// The id that it has.
+        given: RequestId,
+        /// What is wrong with its payload.
+        why: IdentityError,
     },
     /// More names than the store can number.
     #[error("more than {0} routes, lanes or origins")]

@@ -10,8 +10,8 @@ use crate::store::journal::Entry;
 use crate::store::op::Seat;
 use crate::store::policy::RoutePolicy;
 use crate::words::{
-    Destination, ErrorNote, GroupKey, HolderName, ItemId, LaneName, ListenerName, Nonce, OccurrenceId, Payload, Place,
-    RequestId, RouteName, Seq, Token, UnixMs, WorkerName,
+    Destination, ErrorNote, GroupKey, HolderName, ItemId, LaneName, ListenerName, Nonce, OccurrenceId, OrderKey,
+    Payload, Place, RequestId, RouteName, Seq, Token, UnixMs, WorkerName,
 };
 
 /// One read; it sees what the last commit left.
@@ -157,12 +157,16 @@ pub struct RequestView {
     pub deadline: Option<UnixMs>,
     /// For routes ordered by priority.
     pub priority: u8,
+    /// For routes ordered by key.
+    pub key: Option<OrderKey>,
     /// Whether it waits for the end of another live request with the same id.
     pub behind: bool,
     /// How often it was handed out.
     pub attempts: u16,
     /// How often a worker died or went silent with it.
     pub crashes: u16,
+    /// How often in a row the way to its worker failed.
+    pub misses: u16,
     /// What last went wrong.
     pub error: Option<ErrorNote>,
 }

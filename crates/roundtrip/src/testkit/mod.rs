@@ -134,16 +134,51 @@ macro_rules! conformance {
             policies {
                 work_on
                 publish_on
-                order
                 horizon
                 capacity
                 capacity_lets_ended_ids_pass
                 lease_ms
+                rate
+                policies_that_make_no_sense_are_refused
                 attempts_max
                 crashes_max
                 destination_of_answers
-                receipt_ms
+                retention
                 dead_ms
+            }
+            order {
+                order
+                deadlines_that_have_passed_are_passed_over
+                random_order
+                keyed_fifo
+                a_key_waits_for_its_first
+                a_dead_letter_does_not_hold_its_key
+                what_waits_behind_does_not_hold_its_key
+                a_thousand_keys_keep_their_order
+                one_key_may_have_many
+            }
+            identity {
+                an_id_that_is_not_the_hash_is_refused
+                the_same_content_is_the_same_request
+                named_fields_make_the_id
+            }
+            repeats {
+                dropped
+                nothing_is_dropped_that_may_be_needed
+                rearmed
+                a_dead_letter_is_left_alone
+                new_generations
+                generations_take_room_of_their_own
+                a_group_outlives_the_generation_before
+                votes_open_the_way
+                votes_count_as_the_gates_want_them
+                withdrawn_votes_are_gone
+            }
+            retry {
+                backoff
+                transport_errors_never_kill
+                a_request_that_kills_its_workers_is_a_dead_letter
+                a_snooze_costs_nothing
             }
             replay {
                 a_replayed_batch_has_no_second_effect
@@ -189,10 +224,14 @@ mod tests {
             include_str!("suite/admit.rs"),
             include_str!("suite/amend.rs"),
             include_str!("suite/groups.rs"),
+            include_str!("suite/identity.rs"),
             include_str!("suite/limits.rs"),
+            include_str!("suite/order.rs"),
             include_str!("suite/policies.rs"),
             include_str!("suite/reads.rs"),
+            include_str!("suite/repeats.rs"),
             include_str!("suite/replay.rs"),
+            include_str!("suite/retry.rs"),
             include_str!("suite/send.rs"),
             include_str!("suite/upkeep.rs"),
             include_str!("suite/work.rs"),

@@ -7,7 +7,7 @@ use crate::store::op::{
     Admit, Amend, Amendment, Answer, Assign, Attempt, CursorMove, Extend, Fail, Gather, Grant, Lead, Lease, Mend,
     NewParcel, NewRequest, Release, Remedy, Seat, Settle, Sight, Verdict,
 };
-use crate::store::policy::RoutePolicy;
+use crate::store::policy::{Backoff, RoutePolicy};
 use crate::words::{
     AttemptHash, ClaimId, Destination, ErrorClass, ErrorNote, GroupKey, Height, HolderName, ItemId, LaneName,
     ListenerName, Nonce, OccurrenceId, OriginName, ParseError, Payload, Place, Position, RequestId, RouteName, Token,
@@ -126,9 +126,9 @@ pub fn position(height: u64) -> Position {
     Position { height: Height(height), hash: numbered(height) }
 }
 
-/// Publishes final answers to the destination.
+/// Publishes final answers to the destination; what failed may be tried again at once.
 pub fn policy() -> RoutePolicy {
-    RoutePolicy { destination: Some(destination()), ..RoutePolicy::default() }
+    RoutePolicy { destination: Some(destination()), backoff: Backoff::NONE, ..RoutePolicy::default() }
 }
 
 /// Request `n`, seen at height 100 + n.
@@ -143,6 +143,7 @@ pub fn request(n: u64) -> NewRequest {
         due: None,
         deadline: None,
         priority: 0,
+        key: None,
         trace: None,
     }
 }
@@ -225,7 +226,7 @@ pub fn note(class: ErrorClass) -> ErrorNote {
 
 /// A failure of a grant, to be tried again at once.
 pub fn fail(grant: &Grant, class: ErrorClass) -> Fail {
-    Fail { id: grant.id, token: grant.token, error: note(class), verdict: Verdict::Retry { after_ms: 0 } }
+    Fail { id: grant.id, token: grant.token, error: note(class), verdict: Verdict::Retry { after_ms: Some(0) } }
 }
 
 /// A grant given back.

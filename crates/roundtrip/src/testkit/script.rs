@@ -16,7 +16,7 @@ use crate::store::op::{
     Admit, Answer, Close, CursorMove, Define, Effect, Extend, Fail, Grant, Judgement, LaneOrder, Lead, Lease,
     NewRequest, Op, Order, Outcome, Pause, Prune, Remedy, Seat, Sight, Verdict,
 };
-use crate::store::policy::{Gate, QueueOrder, RoutePolicy};
+use crate::store::policy::{Gate, QueueOrder, Retention, RoutePolicy};
 use crate::store::{Store, StoreError};
 use crate::words::{ClaimId, ErrorClass, Nonce, Payload, RouteName, Token};
 
@@ -179,7 +179,7 @@ async fn story(stage: &mut Stage) {
         work_on: Gate::Final,
         publish_on: Gate::Seen,
         order: QueueOrder::Priority,
-        receipt_ms: 1000,
+        retention: Retention::all(1000),
         dead_ms: 1000,
         ..RoutePolicy::default()
     };
@@ -238,7 +238,7 @@ async fn work(stage: &mut Stage, quotes: RouteName) {
     stage.tell(extend).await;
     let follow_ups = vec![final_request(5)];
     let answer_1 = Answer { follow_ups, items: vec![gather(1), gather(2)], ..answer(&grants[0]) };
-    let later = Fail { verdict: Verdict::Retry { after_ms: 100 }, ..fail(&grants[2], ErrorClass::Retryable) };
+    let later = Fail { verdict: Verdict::Retry { after_ms: Some(100) }, ..fail(&grants[2], ErrorClass::Retryable) };
     stage.tell(vec![answer_1.into(), answer(&grants[1]).into(), later.into()]).await;
     stage.tell(vec![answer(&quoted[0]).into(), release(&quoted[1]).into()]).await;
     stage.tell_one(gather(3)).await;

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
-use roundtrip::inbox::Standing;
+use roundtrip::inbox::{Identity, Standing};
 use roundtrip::listener::Cursor;
 use roundtrip::sender::{AttemptKind, ParcelStage};
 use roundtrip::store::op::{
@@ -14,21 +14,24 @@ use roundtrip::store::op::{
     Judgement, LaneOrder, Lead, Lease, Mend, NewParcel, NewRequest, Op, Order, Outcome, Pause, Prune, Release, Remedy,
     Seat, Settle, Sight, Verdict,
 };
-use roundtrip::store::policy::{Gate, Horizon, QueueOrder, RoutePolicy};
+use roundtrip::store::policy::{Backoff, Gate, Horizon, OnDuplicate, QueueOrder, Rate, Retention, RoutePolicy};
 use roundtrip::store::query::{LaneView, ListFilter, RequestView};
 use roundtrip::store::{Options, ReadExt};
 use roundtrip::testkit::bench::{Bench, Harness, InBatches, InMemory, START};
 use roundtrip::testkit::picture::{Picture, Sights};
 use roundtrip::testkit::samples::*;
 use roundtrip::words::{
-    ClaimId, Destination, ErrorClass, GroupKey, HolderName, LaneName, Nonce, Payload, RequestId, RouteName, Token,
-    UnixMs,
+    ClaimId, Destination, ErrorClass, GroupKey, HolderName, LaneName, Nonce, OrderKey, Payload, RequestId, RouteName,
+    Token, UnixMs,
 };
 
 /// Small enough that journals are trimmed and receipts spilled.
 const OPTIONS: Options = Options { journal_entries: 64, spill_receipts: 4, lease_write_ms: 3_600_000 };
 const CASES: u32 = 200;
 const IDS: u64 = 10;
+/// Requests whose ids are hashes, with occurrences of their own.
+const BALLOTS: u64 = 2;
+const BALLOT_OCCURRENCES: u64 = 8;
 /// Of every route, and the longest: a restart shortens what is longer than its route's.
 const LEASE_MS: u64 = 1000;
 
@@ -131,7 +134,7 @@ impl Pair {
 
 fn sights() -> Sights {
     Sights {
-        ids: (0..IDS).map(id).collect(),
+        ids: (0..IDS).map(id).chain((0..BALLOTS).map(|n| ballot(n).id)).collect(),
         listeners: BTreeSet::from([listener()]),
         groups: (0..2).map(group_at).collect(),
         destinations: BTreeSet::from([destination(), other_destination()]),
@@ -140,10 +143,13 @@ fn sights() -> Sights {
 
 fn setup() -> Vec<Op> {
     let mut ops = Vec::new();
-    for n in 0..2 {
+    for n in 0..3 {
         let policy = RoutePolicy { lease_ms: LEASE_MS, ..policy() };
+        let policy = if n == 2 { ballots(OnDuplicate::Vote { needed: 2 }, policy) } else { policy };
         ops.push(Op::Define(Define { route: route_at(n), policy }));
         ops.push(Op::Lead(Lead { seat: Seat::Route(route_at(n)), holder: holder(), ttl_ms: 5000 }));
+    }
+    for n in 0..2 {
         let order = Order::Open { destination: destination(), window: 3, first: Nonce(5) };
         ops.push(Op::Lane(LaneOrder { lane: lane_at(n), order }));
         ops.push(Op::Lead(Lead { seat: Seat::Lane(lane_at(n)), holder: holder(), ttl_ms: 5000 }));
@@ -152,7 +158,23 @@ fn setup() -> Vec<Op> {
 }
 
 fn route_at(n: u64) -> RouteName {
-    route_named(["orders", "quotes"][(n % 2) as usize])
+    route_named(["orders", "quotes", "ballots"][(n % 3) as usize])
+}
+
+/// The policies of the route on which ids are hashes of the content.
+fn ballots(on_duplicate: OnDuplicate, policy: RoutePolicy) -> RoutePolicy {
+    RoutePolicy { identity: Identity::Content, horizon: Horizon::For { ms: 900 }, on_duplicate, ..policy }
+}
+
+/// Question `n` on that route.
+fn ballot(n: u64) -> NewRequest {
+    let payload = Payload::json(format!("{{\"question\":{n}}}"));
+    let id = Identity::Content.id_of(&route_at(2), &payload).unwrap().unwrap();
+    NewRequest { route: route_at(2), id, payload, ..request(n) }
+}
+
+fn order_key(n: u64) -> OrderKey {
+    OrderKey::new(["key-1", "key-2"][(n % 2) as usize]).unwrap()
 }
 
 fn lane_at(n: u64) -> LaneName {
@@ -296,20 +318,28 @@ impl World {
 
     /// Occurrence `n` belongs to request `n % IDS`, and shows one of two contents.
     fn request(&self, dice: &mut Dice) -> NewRequest {
-        let occurrence_no = dice.roll(IDS * 3);
+        let occurrence_no = dice.roll(IDS * 3 + BALLOT_OCCURRENCES);
+        let is_ballot = occurrence_no >= IDS * 3;
         let n = occurrence_no % IDS;
         let standings = [Standing::Seen, Standing::Final, Standing::Final];
+        let content = Payload::raw(format!("content {}", u64::from(dice.one_in(4))));
+        let asked = if is_ballot {
+            ballot(occurrence_no % BALLOTS)
+        } else {
+            NewRequest { route: route_at(n % 2), payload: content, ..request(n) }
+        };
         NewRequest {
-            route: route_at(n),
+            // Sometimes on the route where ids are hashes, and this is none.
+            route: if dice.one_in(40) { route_at(2) } else { asked.route.clone() },
             occurrence: occurrence(occurrence_no),
             place: (!dice.one_in(4)).then(|| place(100 + occurrence_no)),
             standing: standings[dice.roll_as::<usize>(3)],
-            payload: Payload::raw(format!("content {}", u64::from(dice.one_in(4)))),
+            key: dice.pick(&[None, Some(order_key(0)), Some(order_key(1))]).flatten(),
             due: dice.one_in(4).then(|| self.now.plus(dice.roll(2000))),
             deadline: dice.one_in(4).then(|| self.now.plus(dice.roll(20_000))),
             priority: dice.roll_as(3),
             trace: dice.one_in(4).then(|| "trace".into()),
-            ..request(n)
+            ..asked
         }
     }
 
@@ -337,7 +367,7 @@ impl World {
         let shows = |live: &&RequestView| live.occurrences.iter().any(|shown| shown.id == occurrence);
         let (id, route) = match self.live.iter().find(shows) {
             Some(live) => (live.id, live.route.clone()),
-            None => (id(n), route_at(n)),
+            None => (id(n), route_at(n % 2)),
         };
         let change = match dice.roll(9) {
             0..=2 => Amendment::Finalize { occurrence },
@@ -357,7 +387,7 @@ impl World {
 
     fn lease(&self, dice: &mut Dice) -> Op {
         Op::Lease(Lease {
-            route: route_at(dice.roll(2)),
+            route: route_at(dice.roll(3)),
             worker: [worker(), other_worker()][dice.roll_as::<usize>(2)].clone(),
             max: dice.roll_as::<usize>(4),
             claim: ClaimId(dice.roll(20)),
@@ -383,7 +413,7 @@ impl World {
         let verdict = match dice.roll(6) {
             0 => Verdict::Dead { response: None },
             1 => Verdict::Dead { response: Some(Payload::raw("it failed")) },
-            _ => Verdict::Retry { after_ms },
+            _ => Verdict::Retry { after_ms: (!dice.one_in(3)).then_some(after_ms) },
         };
         match dice.roll(4) {
             0 => Op::Extend(Extend { lease_ms: None, ..extend(&grant) }),
@@ -460,7 +490,7 @@ impl World {
     }
 
     fn lead(&self, dice: &mut Dice) -> Op {
-        let n = dice.roll(2);
+        let n = dice.roll(3);
         let seat = [Seat::Lane(lane_at(n)), Seat::Route(route_at(n)), Seat::Upkeep][dice.roll_as::<usize>(3)].clone();
         let holders: [HolderName; 2] = [holder(), other_holder()];
         Op::Lead(Lead { seat, holder: holders[dice.roll_as::<usize>(2)].clone(), ttl_ms: dice.roll(3) * 1000 })
@@ -481,10 +511,19 @@ impl World {
     }
 
     fn govern(&self, dice: &mut Dice) -> Op {
-        let route = route_at(dice.roll(2));
+        let n = dice.roll(3);
+        let route = route_at(n);
         match dice.roll(6) {
             0 => Op::Pause(Pause { route, paused: dice.one_in(4) }),
-            1 | 2 => Op::Define(Define { route, policy: self.policy(dice) }),
+            1 | 2 => {
+                let policy = self.policy(dice);
+                let on_duplicate = match dice.roll(3) {
+                    0 => policy.on_duplicate,
+                    needed => OnDuplicate::Vote { needed: needed as u32 + 1 },
+                };
+                let policy = if n == 2 { ballots(on_duplicate, policy) } else { policy };
+                Op::Define(Define { route, policy })
+            }
             _ => {
                 let remedies = [Remedy::Retry, Remedy::Retry, Remedy::Drop, Remedy::Cancel];
                 Op::Mend(Mend { id: id(dice.roll(IDS)), remedy: remedies[dice.roll_as::<usize>(4)] })
@@ -499,14 +538,30 @@ impl World {
         RoutePolicy {
             work_on: gate(dice),
             publish_on: gate(dice),
-            order: if dice.one_in(2) { QueueOrder::Priority } else { QueueOrder::Fifo },
+            identity: Identity::Given,
+            on_duplicate: dice
+                .pick(&[OnDuplicate::Attach, OnDuplicate::Drop, OnDuplicate::Rearm, OnDuplicate::NewGeneration])
+                .unwrap(),
+            order: match dice.roll(6) {
+                0 => QueueOrder::Fifo,
+                1 => QueueOrder::Priority,
+                2 => QueueOrder::Deadline,
+                3 => QueueOrder::Random,
+                per_key => QueueOrder::KeyedFifo { per_key: per_key as u16 - 3 },
+            },
             horizon: [Horizon::UntilSettled, Horizon::For { ms: 900 }, Horizon::Forever][dice.roll_as::<usize>(3)],
             capacity: 3 + dice.roll(6),
             lease_ms: LEASE_MS,
             attempts_max: 2,
             crashes_max: 2,
+            backoff: Backoff { first_ms: dice.roll(3) * 200, factor_percent: 200, max_ms: 900, jitter_percent: 50 },
+            rate: dice.one_in(4).then(|| Rate { count: 2, per_ms: 1 + dice.roll(3) * 600 }),
             destination: destinations[dice.roll_as::<usize>(4)].clone(),
-            receipt_ms: dice.roll(3) * 1000,
+            retention: Retention {
+                settled_ms: dice.roll(3) * 1000,
+                failed_ms: dice.roll(3) * 1000,
+                withdrawn_ms: dice.roll(3) * 1000,
+            },
             dead_ms: dice.roll(3) * 1000,
         }
     }

@@ -2,12 +2,16 @@
 
 use std::collections::HashSet;
 
+use super::pace::Pace;
 use super::{Machine, NAMES_MAX, Slot, done};
-use crate::inbox::{Occurrence, OccurrenceNote, Occurrences, OriginMark, Request, RouteNo, RowFlags, State, StateKind};
+use crate::inbox::{
+    End, Occurrence, OccurrenceNote, Occurrences, OriginMark, Request, RouteNo, RowFlags, Standing, State, StateKind,
+};
 use crate::listener::{Cursor, CursorStep};
 use crate::store::disk::{Body, ColdReceipt, Disk, Fixture, RequestHead, RequestRow};
 use crate::store::journal::{Event, Subject};
 use crate::store::op::{Admission, Admit, Define, Effect, Full, Invalid, NewRequest, Outcome, Pause, Stale};
+use crate::store::policy::OnDuplicate;
 use crate::words::{
     ADMIT_MAX, Height, OCCURRENCES_MAX, PAYLOAD_BYTES_MAX, Payload, Place, Seq, TRACE_BYTES_MAX, UnixMs,
 };
@@ -17,6 +21,7 @@ const SOON_MAX: usize = 4096;
 
 impl Machine {
     pub(super) fn define<D: Disk>(&mut self, disk: &mut D, op: Define) -> Result<Outcome, Outcome> {
+        op.policy.check().map_err(Outcome::Invalid)?;
         let no = match self.route_numbers.get(&op.route) {
             Some(&no) if self.route(no).policy == op.policy => return Ok(Outcome::Duplicate(Effect::Done)),
             Some(&no) => no,
@@ -49,7 +54,12 @@ impl Machine {
         }
         let here: Vec<Slot> = self.route(no).lists.iter().flat_map(|list| list.values().copied()).collect();
         here.iter().for_each(|&slot| self.unlist(slot));
-        self.routes[usize::from(no.0)].policy = policy;
+        let route = &mut self.routes[usize::from(no.0)];
+        if route.policy.rate != policy.rate {
+            // What was handed out so far was not counted by the new rate.
+            route.pace = Pace::used_up(policy.rate, self.now);
+        }
+        route.policy = policy;
         here.iter().for_each(|&slot| self.list(slot));
     }
 
@@ -93,7 +103,9 @@ impl Machine {
             disk.put_fixture(&Fixture::Cursor { listener: to.listener.clone(), cursor });
         }
         let admissions: Vec<Admission> = op.requests.into_iter().map(|r| self.admit_one(disk, r)).collect();
-        let fresh = admissions.iter().any(|a| matches!(a, Admission::New { .. } | Admission::Attached { .. }));
+        let known =
+            |a: &Admission| matches!(a, Admission::Known { .. } | Admission::Dropped { .. } | Admission::Ended(_));
+        let fresh = !admissions.iter().all(known);
         let moved = matches!(cursor, Some((_, true)));
         let effect = Effect::Admitted(admissions, cursor.map(|(cursor, _)| cursor));
         Ok(if fresh || moved { Outcome::Applied(effect) } else { Outcome::Duplicate(effect) })
@@ -110,8 +122,10 @@ impl Machine {
             return Err(Outcome::Invalid(Invalid::TooManyNames(NAMES_MAX)));
         }
         for request in requests {
-            self.route_no(&request.route)?;
+            let route = self.route(self.route_no(&request.route)?);
             check_payload(&request.payload)?;
+            let (identity, payload) = (&route.policy.identity, &request.payload);
+            identity.verify(&route.name, &request.id, payload).map_err(Outcome::Invalid)?;
             let trace = request.trace.as_ref().map_or(0, |trace| trace.len());
             if trace > TRACE_BYTES_MAX {
                 let what = "bytes of trace context";
@@ -148,7 +162,10 @@ impl Machine {
         let mut new_by_route: Vec<(RouteNo, u64)> = Vec::new();
         for request in requests {
             let no = self.route_no(&request.route)?;
-            if !tight(no) || !counted.insert((request.id, &request.payload)) || self.takes_no_room(disk, request) {
+            // Where every repeat is a request of its own, each needs its own room.
+            let own = self.route(no).policy.on_duplicate == OnDuplicate::NewGeneration;
+            let place = (request.id, &request.payload, own.then_some(request.occurrence));
+            if !tight(no) || !counted.insert(place) || self.takes_no_room(disk, no, request) {
                 continue;
             }
             match new_by_route.iter_mut().find(|(route, _)| *route == no) {
@@ -167,13 +184,15 @@ impl Machine {
     }
 
     /// Whether a request takes up no room: it is here, was here, or its id is blocked.
-    fn takes_no_room<D: Disk>(&self, disk: &mut D, request: &NewRequest) -> bool {
+    fn takes_no_room<D: Disk>(&self, disk: &mut D, no: RouteNo, request: &NewRequest) -> bool {
         let blocked = |found| matches!(found, ColdReceipt::Ended { blocks_until, .. } if blocks_until > self.now);
         if self.known_before(disk, request).is_some() {
             return true;
         }
         match self.find_request(&request.id) {
+            Some(live) if self.on_duplicate(live) == OnDuplicate::NewGeneration => false,
             Some(live) => self.with_content(disk, live, request).is_some(),
+            None if self.route(no).policy.on_duplicate == OnDuplicate::NewGeneration => false,
             None => self.receipt_of(disk, &request.id).is_some_and(blocked),
         }
     }
@@ -201,11 +220,12 @@ impl Machine {
         let origin: OriginMark =
             request.place.as_ref().map(|place| (self.origin_no(disk, &place.origin), place.height));
         if let Some(slot) = self.find_request(&request.id) {
-            return self.attach(disk, slot, &request, origin);
+            return self.repeat(disk, slot, &request, origin);
         }
         let before = self.receipt_of(disk, &request.id);
         if let Some(ColdReceipt::Ended { end, blocks_until, kept_until, .. }) = before
             && blocks_until > self.now
+            && self.route(self.route_numbers[&request.route]).policy.on_duplicate != OnDuplicate::NewGeneration
         {
             let (occurrence, id) = (request.occurrence, request.id);
             let kept_until = kept_until.max(blocks_until);
@@ -231,6 +251,7 @@ impl Machine {
             due: new.due.unwrap_or(UnixMs(0)),
             deadline: new.deadline.unwrap_or(UnixMs::NEVER),
             priority: new.priority,
+            key: new.key.map(Box::new),
             occurrence,
             entry: self.high.entry,
         };
@@ -260,24 +281,60 @@ impl Machine {
         self.change_and_regate(disk, slot, |request, _| request.rows.as_admitted = false);
     }
 
-    /// A live id comes again: another occurrence of it, or other content to wait behind it.
-    fn attach<D: Disk>(&mut self, disk: &mut D, slot: Slot, new: &NewRequest, origin: OriginMark) -> Admission {
-        let request = self.requests.get(slot);
-        let (seq, many) = (request.seq, request.occurrences.as_slice().len());
-        let same_content = disk.body(request.seq).payload == new.payload;
-        if !same_content {
-            self.wait_behind(disk, slot, new, origin);
-        } else if many >= OCCURRENCES_MAX {
+    /// A live id comes again; the live request's route says what becomes of that.
+    fn repeat<D: Disk>(&mut self, disk: &mut D, live: Slot, new: &NewRequest, origin: OriginMark) -> Admission {
+        let on_duplicate = self.on_duplicate(live);
+        if on_duplicate == OnDuplicate::NewGeneration {
+            return Admission::Behind { generation: self.wait_behind(disk, live, new, origin) };
+        }
+        let Some(same) = self.with_content(disk, live, new) else {
+            self.wait_behind(disk, live, new, origin);
+            return Admission::Attached { state: self.kind_at(live), same_content: false };
+        };
+        let request = self.requests.get(same);
+        // What is not final may be withdrawn, and then the repeat is all that is left.
+        if on_duplicate == OnDuplicate::Drop && request.standing() == Standing::Final {
+            self.remember_repeat(disk, same, new, origin);
+            return Admission::Dropped { state: self.kind_at(same) };
+        }
+        let is_dead = matches!(request.state, State::Dead(_));
+        let seq = self.requests.get(live).seq;
+        if request.occurrences.as_slice().len() >= OCCURRENCES_MAX {
             // Too many to keep apart; remembered, so that it is known when it comes again.
-            let (occurrence, id, end) = (new.occurrence, new.id, crate::inbox::End::Settled);
-            let kept_until = self.now.plus(self.route(self.requests.get(slot).route).policy.receipt_ms);
-            self.remember_occurrence(disk, OccurrenceNote { occurrence, id, end, origin, kept_until });
+            self.remember_repeat(disk, same, new, origin);
         } else {
-            self.join(disk, slot, new, origin);
+            self.join(disk, same, new, origin);
+        }
+        let rearmed = is_dead && on_duplicate == OnDuplicate::Rearm;
+        if rearmed {
+            self.rearm(disk, live);
         }
         // A route without a destination may have settled it just now.
-        let state = self.kind_unless(slot, seq, StateKind::Settled);
-        Admission::Attached { state, same_content }
+        let state = self.kind_unless(live, seq, StateKind::Settled);
+        match on_duplicate {
+            _ if rearmed => Admission::Rearmed { state },
+            OnDuplicate::Vote { needed } if same == live => {
+                Admission::Voted { state, votes: self.votes(live, seq).unwrap_or(needed), needed }
+            }
+            _ => Admission::Attached { state, same_content: same == live },
+        }
+    }
+
+    fn on_duplicate(&self, slot: Slot) -> OnDuplicate {
+        self.route(self.requests.get(slot).route).policy.on_duplicate
+    }
+
+    /// How many votes stand for a request, unless it has ended.
+    fn votes(&self, slot: Slot, seq: Seq) -> Option<u32> {
+        let request = self.requests.live(slot, seq)?;
+        u32::try_from(request.votes(self.route(request.route).policy.work_on)).ok()
+    }
+
+    /// Remembers an occurrence that the live request does not keep.
+    fn remember_repeat<D: Disk>(&mut self, disk: &mut D, slot: Slot, new: &NewRequest, origin: OriginMark) {
+        let (occurrence, id, end) = (new.occurrence, new.id, End::Settled);
+        let kept_until = self.now.plus(self.route(self.requests.get(slot).route).policy.retention.of(end));
+        self.remember_occurrence(disk, OccurrenceNote { occurrence, id, end, origin, kept_until });
     }
 }
 
@@ -311,11 +368,13 @@ impl Request {
             deadline: row.head.deadline,
             state: State::Held,
             error: None,
+            key: row.head.key.clone(),
             last_entry: row.head.entry,
             generation: row.head.generation,
             revision: row.head.revision,
             attempts: 0,
             crashes: 0,
+            misses: 0,
             route: row.route,
             priority: row.head.priority,
             behind: false,

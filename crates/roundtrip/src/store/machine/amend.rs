@@ -30,6 +30,8 @@ impl Machine {
             Amendment::Supersede { id, occurrence, place, payload } => {
                 super::admit::check_payload(&payload)?;
                 let slot = self.live_for_lead(disk, op.lead, &id)?;
+                let route = self.route(self.requests.get(slot).route);
+                route.policy.identity.verify(&route.name, &id, &payload).map_err(Outcome::Invalid)?;
                 self.supersede(disk, slot, occurrence, place, payload)
             }
             Amendment::Elsewhere { id } => {
@@ -215,6 +217,7 @@ impl Machine {
             due: request.due,
             deadline: request.deadline,
             priority: request.priority,
+            key: request.key.clone(),
             occurrence: self.shown(slot, &id)?,
             entry: self.high.entry,
         };

@@ -1,4 +1,5 @@
-//! Requests that wait behind a live one with the same id and other content.
+//! Requests that wait behind a live one with the same id: they have other content, or
+//! their route makes a generation of its own of every repeat.
 //!
 //! A cursor passes only what is stored, and a live request's content changes only by
 //! its lead's `supersede`; so what an origin shows meanwhile is stored as a request of
@@ -10,37 +11,47 @@ use crate::inbox::{End, Occurrence, OccurrenceNote, OriginMark};
 use crate::store::disk::{ColdReceipt, Disk};
 use crate::store::journal::Event;
 use crate::store::op::NewRequest;
-use crate::words::{OccurrenceId, RequestId, Seq, UnixMs};
+use crate::store::policy::OnDuplicate;
+use crate::words::{OccurrenceId, Payload, RequestId, Seq, UnixMs};
 
 impl Machine {
     /// Those that wait behind this id, in the order of their coming.
-    fn line(&self, id: RequestId) -> Vec<Slot> {
-        self.behind.range((id, Seq(0))..=(id, Seq(u64::MAX))).map(|(_, slot)| *slot).collect()
+    fn line(&self, id: RequestId) -> impl DoubleEndedIterator<Item = Slot> {
+        self.behind.range((id, Seq(0))..=(id, Seq(u64::MAX))).map(|(_, slot)| *slot)
     }
 
     /// The live request, or one that waits behind it, that asks for the same.
     pub(super) fn with_content<D: Disk>(&self, disk: &mut D, live: Slot, new: &NewRequest) -> Option<Slot> {
-        let all = std::iter::once(live).chain(self.line(new.id));
-        all.into_iter().find(|&slot| disk.body(self.requests.get(slot).seq).payload == new.payload)
+        let route = self.route(self.requests.get(live).route);
+        let (identity, name) = (&route.policy.identity, &route.name);
+        let same = |payload: &Payload| identity.same_content(name, payload, &new.payload);
+        let mut all = std::iter::once(live).chain(self.line(new.id));
+        all.find(|&slot| same(&disk.body(self.requests.get(slot).seq).payload))
     }
 
-    /// Stores a request behind the live one; an occurrence of what already waits joins it.
-    pub(super) fn wait_behind<D: Disk>(&mut self, disk: &mut D, live: Slot, new: &NewRequest, origin: OriginMark) {
-        match self.with_content(disk, live, new) {
-            Some(slot) => self.join(disk, slot, new, origin),
-            None => {
-                let waiting = u32::try_from(self.line(new.id).len()).unwrap_or(u32::MAX);
-                let generation = self.requests.get(live).generation.saturating_add(1).saturating_add(waiting);
-                self.insert(disk, new.clone(), origin, generation);
-            }
-        }
+    /// Stores a request behind the live one; answers which generation it is.
+    pub(super) fn wait_behind<D: Disk>(
+        &mut self,
+        disk: &mut D,
+        live: Slot,
+        new: &NewRequest,
+        origin: OriginMark,
+    ) -> u32 {
+        let last = self.line(new.id).next_back().unwrap_or(live);
+        let generation = self.requests.get(last).generation.saturating_add(1);
+        self.insert(disk, new.clone(), origin, generation);
+        generation
     }
 
     /// Lets the next in line take the place of a request that has ended, unless the
-    /// route's horizon blocks its id now: then it was a repeat.
+    /// route's horizon blocks its id now: then it was a repeat. A generation of its own
+    /// is never blocked.
     pub(super) fn move_up<D: Disk>(&mut self, disk: &mut D, id: RequestId) {
-        for slot in self.line(id) {
-            match self.receipt_of(disk, &id) {
+        loop {
+            let Some(slot) = self.line(id).next() else { return };
+            let policy = &self.route(self.requests.get(slot).route).policy;
+            let can_be_blocked = policy.on_duplicate != OnDuplicate::NewGeneration;
+            match self.receipt_of(disk, &id).filter(|_| can_be_blocked) {
                 Some(ColdReceipt::Ended { end, blocks_until, kept_until, .. }) if blocks_until > self.now => {
                     self.end_repeat(disk, slot, end, blocks_until.max(kept_until));
                 }

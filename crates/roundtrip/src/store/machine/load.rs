@@ -1,5 +1,6 @@
 //! Loading a machine from its rows, by sequential scans, in an epoch of its own.
 
+use super::pace::Pace;
 use super::{Group, Machine, Origin, Route, Slot};
 use crate::groups::GroupState;
 use crate::inbox::{Request, State};
@@ -48,7 +49,10 @@ impl Machine {
     fn load_fixtures<R: Rows>(&mut self, rows: &R) -> Result<(), R::Error> {
         let (mut routes, mut origins, mut lanes) = (Vec::new(), Vec::new(), Vec::new());
         rows.fixtures(&mut |fixture| match fixture {
-            Fixture::Route { no, name, policy, paused } => routes.push((no, Route::new(name, policy, paused))),
+            Fixture::Route { no, name, policy, paused } => {
+                let pace = Pace::used_up(policy.rate, self.now);
+                routes.push((no, Route { pace, ..Route::new(name, policy, paused) }));
+            }
             Fixture::Origin { no, name, floor } => origins.push((no, Origin { name, floor })),
             Fixture::Lane { no, name, destination, window, next, status } => {
                 let parcels = Default::default();
@@ -98,6 +102,7 @@ impl Machine {
             let mut request = self.requests.remove(slot);
             request.attempts = mark.attempts;
             request.crashes = mark.crashes;
+            request.misses = mark.misses;
             request.revision = mark.revision;
             request.due = mark.due;
             request.occurrences = mark.occurrences;

@@ -17,7 +17,9 @@ mod behind;
 #[cfg(test)]
 mod explore;
 mod gather;
+mod line;
 mod load;
+mod pace;
 mod read;
 mod receipts;
 mod send;
@@ -27,7 +29,9 @@ mod work;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use line::{Lines, Ranked};
 pub(crate) use load::next_epoch;
+use pace::Pace;
 use receipts::HotReceipts;
 use slots::Slots;
 
@@ -65,13 +69,16 @@ struct Route {
     policy: RoutePolicy,
     paused: bool,
     lists: [BTreeMap<Seq, Slot>; StateKind::LIVE.len()],
-    /// Queued requests by priority, for routes ordered so.
-    by_priority: BTreeMap<(std::cmp::Reverse<u8>, Seq), Slot>,
+    /// Queued requests in the order of their turn; unused by plain fifo.
+    ranked: Ranked,
+    lines: Lines,
+    pace: Pace,
 }
 
 impl Route {
     fn new(name: RouteName, policy: RoutePolicy, paused: bool) -> Route {
-        Route { name, policy, paused, lists: Default::default(), by_priority: BTreeMap::new() }
+        let (lists, ranked, lines, pace) = Default::default();
+        Route { name, policy, paused, lists, ranked, lines, pace }
     }
 
     fn live(&self) -> u64 {
@@ -365,15 +372,15 @@ impl Machine {
         let seq = request.seq;
         let route = &mut self.routes[usize::from(request.route.0)];
         route.lists[kind as usize].remove(&seq);
+        if route.policy.order != QueueOrder::Fifo && route.leave_line(request) {
+            self.touched.insert(Topic::Inbox(route.name.clone()));
+        }
         match &request.state {
             State::Held => {
                 self.due.remove(&(request.due, seq));
                 if request.behind {
                     self.behind.remove(&(request.id, seq));
                 }
-            }
-            State::Queued if route.policy.order == QueueOrder::Priority => {
-                route.by_priority.remove(&(std::cmp::Reverse(request.priority), seq));
             }
             State::Queued => {}
             State::Leased(lease) => {
@@ -402,10 +409,13 @@ impl Machine {
         let seq = request.seq;
         let route = &mut self.routes[usize::from(request.route.0)];
         route.lists[kind as usize].insert(seq, slot);
+        if route.policy.order != QueueOrder::Fifo && route.line_up(request, slot) {
+            self.touched.insert(Topic::Inbox(route.name.clone()));
+        }
         let mut can_expire = true;
         match &request.state {
             State::Held => {
-                if request.waits_for_time(route.policy.work_on) {
+                if request.waits_for_time(&route.policy) {
                     self.due.insert((request.due, seq), slot);
                 }
                 if request.behind {
@@ -413,9 +423,6 @@ impl Machine {
                 }
             }
             State::Queued => {
-                if route.policy.order == QueueOrder::Priority {
-                    route.by_priority.insert((std::cmp::Reverse(request.priority), seq), slot);
-                }
                 self.touched.insert(Topic::Inbox(route.name.clone()));
             }
             State::Leased(lease) => {
@@ -506,7 +513,7 @@ impl Machine {
             Horizon::For { ms } => now.plus(ms),
             Horizon::Forever => UnixMs::NEVER,
         };
-        let kept_until = now.plus(policy.receipt_ms);
+        let kept_until = now.plus(policy.retention.of(end));
         let mark = |o: &crate::inbox::Occurrence| (o.id, o.origin.map(|origin| (origin, o.height)));
         // What a reorg took away before its content was answered is news if it comes back.
         let unanswered = |o: &&crate::inbox::Occurrence| {
@@ -529,10 +536,13 @@ impl Machine {
         if request.behind {
             return;
         }
-        for key in self.groups_of.remove(&request.id).unwrap_or_default() {
-            self.forget_group_at(disk, &key, kept_until);
-        }
         self.move_up(disk, request.id);
+        // What moved up may be the one that refers to a group.
+        if self.find_request(&request.id).is_none() {
+            for key in self.groups_of.remove(&request.id).unwrap_or_default() {
+                self.forget_group_at(disk, &key, kept_until);
+            }
+        }
     }
 
     fn delete_rows<D: Disk>(&self, disk: &mut D, request: &Request) {
@@ -613,6 +623,7 @@ impl Request {
         Mark {
             attempts: self.attempts,
             crashes: self.crashes,
+            misses: self.misses,
             revision: self.revision,
             due: self.due,
             occurrences: self.occurrences.clone(),

@@ -87,9 +87,11 @@ impl Machine {
             due: request.due,
             deadline: Some(request.deadline).filter(|&deadline| deadline != UnixMs::NEVER),
             priority: request.priority,
+            key: request.key.as_deref().cloned(),
             behind: request.behind,
             attempts: request.attempts,
             crashes: request.crashes,
+            misses: request.misses,
             error: request.error.as_deref().cloned(),
         }
     }

@@ -8,7 +8,7 @@ use crate::store::op::{Effect, Invalid, Outcome, Prune};
 use crate::words::{Height, OriginName, UPKEEP_MAX};
 
 impl Machine {
-    /// Takes leases back that ran out; the crash is counted.
+    /// Takes leases back that ran out; the crash is counted, and the route's backoff waited.
     pub(super) fn rescue<D: Disk>(&mut self, disk: &mut D, limit: usize) -> Result<Outcome, Outcome> {
         let (limit, mut rescued) = (limit.min(UPKEEP_MAX), 0);
         while rescued < limit {
@@ -16,7 +16,7 @@ impl Machine {
             if until > self.now {
                 break;
             }
-            self.setback(slot, silent_worker(), self.now);
+            self.setback(slot, silent_worker(), None);
             self.regate(disk, slot);
             rescued += 1;
         }

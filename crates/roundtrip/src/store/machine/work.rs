@@ -10,7 +10,7 @@ use crate::store::op::{
     Answer, Effect, Extend, Fail, Grant, Invalid, Lease, Mend, Outcome, Release, Remedy, Stale, Verdict,
 };
 use crate::store::policy::QueueOrder;
-use crate::words::{ErrorNote, HOLD_MS_MAX, LEASE_MAX, Payload, REPLY_BYTES_MAX, RequestId, Token, UnixMs};
+use crate::words::{ErrorNote, HOLD_MS_MAX, LEASE_MAX, Payload, REPLY_BYTES_MAX, RequestId, Seq, Token, UnixMs};
 
 /// How many expired requests one lease passes over.
 const PASS_OVER_MAX: usize = 1024;
@@ -28,7 +28,8 @@ impl Machine {
         let lease_ms = op.lease_ms.unwrap_or(self.route(no).policy.lease_ms).min(HOLD_MS_MAX);
         let until = self.now.plus(lease_ms);
         let (mut grants, mut bytes) = (Vec::<Grant>::new(), 0);
-        for slot in self.next_queued(no, op.max) {
+        let max = self.allowed(no, op.max);
+        for slot in self.next_queued(no, max) {
             let body = disk.body(self.requests.get(slot).seq);
             bytes += body.payload.bytes.len();
             if bytes > REPLY_BYTES_MAX && !grants.is_empty() {
@@ -48,7 +49,21 @@ impl Machine {
             self.note(slot, Event::Leased { worker: op.worker.clone(), attempt });
             grants.extend(self.grant(slot, body));
         }
+        self.count_against_rate(no, grants.len());
         Ok(Outcome::Applied(Effect::Leased(grants)))
+    }
+
+    /// How many of so many the route's rate lets out now.
+    fn allowed(&mut self, no: RouteNo, max: usize) -> usize {
+        let (now, route) = (self.now, &mut self.routes[usize::from(no.0)]);
+        route.policy.rate.map_or(max, |rate| route.pace.room(rate, now).min(max))
+    }
+
+    fn count_against_rate(&mut self, no: RouteNo, given: usize) {
+        let (now, route) = (self.now, &mut self.routes[usize::from(no.0)]);
+        if let Some(rate) = route.policy.rate {
+            route.pace.give(rate, now, u32::try_from(given).unwrap_or(u32::MAX));
+        }
     }
 
     /// The next requests in the route's order. Those past their deadline are passed
@@ -58,20 +73,32 @@ impl Machine {
         if route.paused {
             return Vec::new();
         }
-        let in_time = |slot: &&Slot| self.requests.get(**slot).deadline > self.now;
-        let look = max.saturating_add(PASS_OVER_MAX);
+        let ranked = &route.ranked;
         match route.policy.order {
-            QueueOrder::Fifo => {
-                let queued = route.lists[StateKind::Queued as usize].values();
-                queued.take(look).filter(in_time).take(max).copied().collect()
+            QueueOrder::Fifo => self.in_time(route.lists[StateKind::Queued as usize].values(), max),
+            QueueOrder::Priority | QueueOrder::KeyedFifo { .. } => self.in_time(ranked.values(), max),
+            QueueOrder::Deadline => {
+                // Those that come first are past theirs.
+                let first = (self.now.0.saturating_add(1), Seq(0));
+                self.in_time(ranked.range(first..).map(|(_, slot)| slot), max)
             }
-            QueueOrder::Priority => route.by_priority.values().take(look).filter(in_time).take(max).copied().collect(),
+            QueueOrder::Random => {
+                // Multiples of this number leave no large part of the circle out for long.
+                let place = self.epoch.wrapping_add(self.tokens).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+                let around = ranked.range((place, Seq(0))..).chain(ranked.range(..(place, Seq(0))));
+                self.in_time(around.map(|(_, slot)| slot), max)
+            }
         }
+    }
+
+    fn in_time<'a>(&self, queued: impl Iterator<Item = &'a Slot>, max: usize) -> Vec<Slot> {
+        let in_time = |slot: &&Slot| self.requests.get(**slot).deadline > self.now;
+        queued.take(max.saturating_add(PASS_OVER_MAX)).filter(in_time).take(max).copied().collect()
     }
 
     /// What a claim was given before and still holds.
     fn grants_of<D: Disk>(&self, disk: &mut D, op: &Lease) -> Vec<Grant> {
-        let first = (op.claim, crate::words::Seq(0));
+        let first = (op.claim, Seq(0));
         let held = self.claims.range(first..).take_while(|((claim, _), _)| *claim == op.claim);
         let of_this_caller = held.filter(|&(_, &slot)| {
             let request = self.requests.get(slot);
@@ -183,6 +210,7 @@ impl Machine {
         disk.put_answer(request.seq, &head, response);
         self.note(slot, Event::Answered);
         self.change_and_regate(disk, slot, |request, _| {
+            request.misses = 0;
             request.state = State::Answered(Box::new(AnswerMark { token, failure, delivery: Delivery::Waiting }));
         });
     }
@@ -197,7 +225,7 @@ impl Machine {
         let slot = self.held(disk, &op.id, op.token)?;
         let error = ErrorNote::new(op.error.class, &op.error.text);
         match op.verdict {
-            Verdict::Retry { after_ms } => self.setback(slot, error, self.now.plus(after_ms)),
+            Verdict::Retry { after_ms } => self.setback(slot, error, after_ms),
             Verdict::Dead { response: None } => self.die(slot, error),
             Verdict::Dead { response: Some(response) } => {
                 self.check_revision(disk, slot, op.token)?;
@@ -212,14 +240,14 @@ impl Machine {
     }
 
     /// What a failure or a silent worker makes of a leased request.
-    pub(super) fn setback(&mut self, slot: Slot, error: ErrorNote, due: UnixMs) {
+    pub(super) fn setback(&mut self, slot: Slot, error: ErrorNote, after_ms: Option<u64>) {
         let noted = error.clone();
-        let setback = self.change(slot, |request, policy, _| {
+        let setback = self.change(slot, |request, policy, now| {
             request.rows.as_admitted = false;
-            request.setback(error, due, policy)
+            request.setback(error, after_ms, policy, now)
         });
         match setback {
-            Setback::Again => self.note(slot, Event::Failed { error: noted, due }),
+            Setback::Again { due } => self.note(slot, Event::Failed { error: noted, due }),
             Setback::Dead => self.die(slot, noted),
         }
     }
@@ -241,13 +269,8 @@ impl Machine {
         match op.remedy {
             Remedy::Retry | Remedy::Drop if kind != StateKind::Dead => return Err(Outcome::Stale(Stale::State(kind))),
             Remedy::Retry => {
-                self.note(slot, Event::Rearmed);
-                self.change(slot, |request, _, now| {
-                    request.rearm(now);
-                    request.rows.as_admitted = false;
-                });
                 let seq = self.requests.get(slot).seq;
-                self.regate(disk, slot);
+                self.rearm(disk, slot);
                 return Ok(Outcome::Applied(Effect::Now(self.kind_unless(slot, seq, StateKind::Settled))));
             }
             Remedy::Drop => self.end(disk, slot, End::Dead),
@@ -258,5 +281,14 @@ impl Machine {
             }
         }
         Ok(Outcome::Applied(Effect::Now(StateKind::Dead)))
+    }
+
+    /// Lets a dead letter be tried again.
+    pub(super) fn rearm<D: Disk>(&mut self, disk: &mut D, slot: Slot) {
+        self.note(slot, Event::Rearmed);
+        self.change_and_regate(disk, slot, |request, now| {
+            request.rearm(now);
+            request.rows.as_admitted = false;
+        });
     }
 }

@@ -4,7 +4,7 @@ use crate::groups::GroupState;
 use crate::inbox::StateKind;
 use crate::store::ReadExt;
 use crate::store::op::{Close, Effect, Full, Gather, Invalid, NewRequest, Outcome, Prune};
-use crate::store::policy::RoutePolicy;
+use crate::store::policy::{Retention, RoutePolicy};
 use crate::store::query::GroupView;
 use crate::testkit::bench::{Bench, must};
 use crate::testkit::samples::*;
@@ -77,7 +77,7 @@ pub async fn a_seal_is_all_or_nothing(bench: Bench) {
 
 /// A group is kept as long as its request's receipt, and then forgotten.
 pub async fn a_group_is_forgotten_after_its_request(mut bench: Bench) {
-    bench.define(RoutePolicy { destination: None, receipt_ms: 1000, ..policy() }).await;
+    bench.define(RoutePolicy { destination: None, retention: Retention::all(1000), ..policy() }).await;
     bench.applied(gather(1)).await;
     bench.applied(Close { group: group(), request: final_request(1) }).await;
     let open = Gather { group: group_named("open"), ..gather(1) };

@@ -3,10 +3,14 @@
 pub mod admit;
 pub mod amend;
 pub mod groups;
+pub mod identity;
 pub mod limits;
+pub mod order;
 pub mod policies;
 pub mod reads;
+pub mod repeats;
 pub mod replay;
+pub mod retry;
 pub mod send;
 pub mod upkeep;
 pub mod work;

@@ -2,10 +2,10 @@
 
 use crate::inbox::{End, StateKind};
 use crate::store::ReadExt;
-use crate::store::op::{Admission, Admit, Effect, Full, NewRequest, Op, Outcome, Prune, Remedy, Seat};
-use crate::store::policy::{Gate, Horizon, QueueOrder, RoutePolicy};
+use crate::store::op::{Admission, Admit, Define, Effect, Full, Invalid, NewRequest, Op, Outcome, Prune, Remedy, Seat};
+use crate::store::policy::{Gate, Horizon, Rate, Retention, RoutePolicy};
 use crate::store::query::Found;
-use crate::testkit::bench::{Bench, must};
+use crate::testkit::bench::{Bench, START, must};
 use crate::testkit::samples::*;
 use crate::words::{ErrorClass, UnixMs};
 
@@ -31,25 +31,6 @@ pub async fn publish_on(bench: Bench) {
         assert_eq!(bench.applied(answer(&grant)).await, Effect::Now(state));
         bench.applied(finalize(lead, n)).await;
         bench.expect(&[(n, StateKind::Ready)]).await;
-    }
-}
-
-/// `order`: as they came, or the higher priority first.
-pub async fn order(mut bench: Bench) {
-    let cases = [(10, QueueOrder::Fifo, [10, 11, 12, 13]), (20, QueueOrder::Priority, [21, 23, 20, 22])];
-    for (first, queue, expected) in cases {
-        bench.define(RoutePolicy { order: queue, ..policy() }).await;
-        let priorities = (first..).zip([0, 255, 0, 7]);
-        bench.admit(priorities.map(|(n, priority)| NewRequest { priority, ..request(n) }).collect()).await;
-        bench.restart().await;
-        let grants = [bench.lease(1).await, bench.lease(9).await].concat();
-        assert_eq!(grants.iter().map(|grant| grant.id).collect::<Vec<_>>(), expected.map(id), "{queue:?}");
-        for grant in grants.iter().rev() {
-            bench.applied(release(grant)).await;
-        }
-        let grants = bench.lease(9).await;
-        let ids: Vec<_> = grants.iter().map(|grant| grant.id).collect();
-        assert_eq!(ids, expected.map(id), "back in the queue each is where it was: {queue:?}");
     }
 }
 
@@ -116,6 +97,47 @@ pub async fn lease_ms(bench: Bench) {
     assert_eq!(bench.applied(Op::Rescue { limit: 9 }).await, Effect::Count(1));
 }
 
+/// `rate`: no period sees more handed out, whoever asks and however often.
+pub async fn rate(mut bench: Bench) {
+    let rate = Some(Rate { count: 3, per_ms: 100 });
+    bench.define(RoutePolicy { rate, ..policy() }).await;
+    bench.admit(requests(1..=20)).await;
+    assert_eq!(bench.lease(2).await.len(), 2);
+    bench.clock.advance_ms(60);
+    let grants = bench.lease(9).await;
+    assert_eq!(grants.len(), 1, "the rest of the allowance");
+    // What comes back was handed out all the same.
+    bench.applied(release(&grants[0])).await;
+    assert_eq!(bench.lease(9).await, []);
+    bench.clock.advance_ms(39);
+    assert_eq!(bench.lease(9).await, []);
+    bench.clock.advance_ms(1);
+    assert_eq!(bench.lease(9).await.len(), 2, "those of the start no longer count");
+    bench.clock.advance_ms(60);
+    assert_eq!(bench.lease(9).await.len(), 1);
+    // A start does not know what was handed out: nothing more within a period.
+    bench.clock.advance_ms(99);
+    bench.commit().await;
+    bench.restart().await;
+    assert_eq!(bench.lease(9).await, []);
+    bench.clock.advance_ms(99);
+    assert_eq!(bench.lease(9).await, []);
+    bench.clock.advance_ms(1);
+    assert_eq!(bench.lease(9).await.len(), 3);
+    bench.define(policy()).await;
+    assert_eq!(bench.lease(20).await.len(), 12, "without a rate, all that are left");
+}
+
+/// Policies that could never do what they say are refused, and nothing changes.
+pub async fn policies_that_make_no_sense_are_refused(bench: Bench) {
+    bench.define(policy()).await;
+    let senseless = RoutePolicy { rate: Some(Rate { count: 0, per_ms: 1 }), ..policy() };
+    let refused = bench.apply(Define { route: route(), policy: senseless }).await;
+    assert!(matches!(refused, Outcome::Invalid(Invalid::Policy(_))), "{refused:?}");
+    bench.admit(vec![request(1)]).await;
+    assert_eq!(bench.lease(1).await.len(), 1);
+}
+
 /// `attempts_max`: how many attempts fail before the request is a dead letter.
 pub async fn attempts_max(bench: Bench) {
     bench.define(RoutePolicy { attempts_max: 3, ..policy() }).await;
@@ -153,21 +175,39 @@ pub async fn destination_of_answers(bench: Bench) {
     bench.expect(&[(1, StateKind::Settled), (2, StateKind::Settled)]).await;
 }
 
-/// `receipt_ms`: how long an ended request can be looked up, at the least.
-pub async fn receipt_ms(mut bench: Bench) {
-    bench.define(RoutePolicy { receipt_ms: 1000, destination: None, ..policy() }).await;
+/// `retention`: how long an ended request can be looked up, at the least, by how it ended.
+pub async fn retention(mut bench: Bench) {
+    let retention = Retention { settled_ms: 1000, failed_ms: 3000, withdrawn_ms: 2000 };
+    bench.define(RoutePolicy { retention, destination: None, ..policy() }).await;
+    let lead = bench.lead(Seat::Route(route())).await;
+    bench.admit(vec![request(31), request(32), request(33)]).await;
+    bench.admit(vec![NewRequest { deadline: Some(bench.now()), ..request(34) }]).await;
+    bench.applied(elsewhere(lead, 31)).await;
+    bench.applied(mend(32, Remedy::Cancel)).await;
+    let grant = bench.lease_one().await;
+    bench.applied(fail(&grant, ErrorClass::Fatal)).await;
+    bench.applied(mend(33, Remedy::Drop)).await;
+    bench.applied(Op::Expire { limit: 9 }).await;
     // Many, so that the first are spilled.
     for n in 1..=20 {
         bench.answered(n).await;
     }
-    bench.clock.advance_ms(999);
-    bench.applied(Prune { limit: 1000, floors: Vec::new() }).await;
-    bench.restart().await;
-    bench.expect(&[(1, StateKind::Settled), (20, StateKind::Settled)]).await;
-    bench.clock.advance_ms(1);
-    bench.applied(Prune { limit: 1000, floors: Vec::new() }).await;
-    for n in 1..=20 {
-        assert_eq!(bench.found(n).await, None, "request {n}");
+    let settled = [(1, StateKind::Settled), (20, StateKind::Settled)];
+    let withdrawn = [(31, StateKind::Elsewhere), (32, StateKind::Withdrawn)];
+    let failed = [(33, StateKind::Dead), (34, StateKind::Expired)];
+    let all = [settled, withdrawn, failed].concat();
+    // What is remembered from each time on; a millisecond earlier it is one class more.
+    for (ms, kept) in [(1000, &all[2..]), (2000, &all[4..]), (3000, &[])] {
+        bench.clock.set(START.plus(ms - 1));
+        bench.applied(Prune { limit: 1000, floors: Vec::new() }).await;
+        bench.restart().await;
+        bench.expect(&all[all.len() - kept.len() - 2..]).await;
+        bench.clock.advance_ms(1);
+        bench.applied(Prune { limit: 1000, floors: Vec::new() }).await;
+        bench.expect(kept).await;
+        for (n, _) in &all[..all.len() - kept.len()] {
+            assert_eq!(bench.found(*n).await, None, "request {n} after {ms} ms");
+        }
     }
 }
 

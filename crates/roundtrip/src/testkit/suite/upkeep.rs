@@ -6,7 +6,7 @@ use crate::store::ReadExt;
 use crate::store::op::{
     Admission, Close, Effect, Invalid, Lease, NewRequest, Op, Outcome, Prune, Remedy, Sight, Stale,
 };
-use crate::store::policy::RoutePolicy;
+use crate::store::policy::{Retention, RoutePolicy};
 use crate::testkit::bench::{Bench, must};
 use crate::testkit::samples::*;
 use crate::words::{ErrorClass, UnixMs};
@@ -84,7 +84,7 @@ pub async fn a_dead_letter_does_not_expire(bench: Bench) {
 
 /// Pruning does no more than its limit at a time, and comes to an end.
 pub async fn pruning_is_bounded(bench: Bench) {
-    let short = RoutePolicy { dead_ms: 10, receipt_ms: 10, destination: None, ..policy() };
+    let short = RoutePolicy { dead_ms: 10, retention: Retention::all(10), destination: None, ..policy() };
     bench.define(short).await;
     // Without a place, time alone decides about receipts.
     let placeless = |n| NewRequest { place: None, ..final_request(n) };
@@ -126,7 +126,7 @@ pub async fn pruning_is_bounded(bench: Bench) {
 /// Below an origin's floor occurrences are forgotten and nothing is admitted; above it
 /// they are known, however old.
 pub async fn a_floor_forgets_and_refuses(mut bench: Bench) {
-    bench.define(RoutePolicy { destination: None, receipt_ms: 10, ..policy() }).await;
+    bench.define(RoutePolicy { destination: None, retention: Retention::all(10), ..policy() }).await;
     for n in 1..=30 {
         bench.answered(n).await;
     }

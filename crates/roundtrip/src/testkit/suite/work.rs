@@ -190,7 +190,7 @@ pub async fn a_retry_waits(mut bench: Bench) {
     bench.define(policy()).await;
     bench.admit(vec![request(1)]).await;
     let grant = bench.lease_one().await;
-    let later = Fail { verdict: Verdict::Retry { after_ms: 700 }, ..fail(&grant, ErrorClass::Retryable) };
+    let later = Fail { verdict: Verdict::Retry { after_ms: Some(700) }, ..fail(&grant, ErrorClass::Retryable) };
     assert_eq!(bench.applied(later).await, now(StateKind::Held));
     bench.restart().await;
     bench.clock.advance_ms(699);

@@ -18,7 +18,7 @@ use crate::store::op::{
     Admission, Admit, Amend, Amendment, Answer, CursorMove, Define, Effect, Lead, Lease, NewRequest, Op, Outcome, Seat,
     Stale,
 };
-use crate::store::policy::RoutePolicy;
+use crate::store::policy::{Backoff, RoutePolicy};
 use crate::words::{
     ClaimId, Height, HolderName, ListenerName, OccurrenceId, OriginName, Place, Position, RequestId, RouteName, Token,
     WorkerName,
@@ -220,7 +220,7 @@ impl State {
         let mut store = Embedded::new();
         store.commit(Op::Define(Define {
             route: route(),
-            policy: RoutePolicy { lease_ms: LEASE_MS, ..Default::default() },
+            policy: RoutePolicy { lease_ms: LEASE_MS, backoff: Backoff::NONE, ..Default::default() },
         }));
         let holder = HolderName::new("lead").unwrap();
         let led = store.commit(Op::Lead(Lead { seat: Seat::Route(route()), holder, ttl_ms: u64::MAX }));
@@ -312,6 +312,7 @@ impl State {
             due: None,
             deadline: None,
             priority: 0,
+            key: None,
             trace: None,
         }
     }

@@ -306,6 +306,7 @@ fn new_request(request: u8) -> NewRequest {
         due: None,
         deadline: None,
         priority: 0,
+        key: None,
         trace: None,
     }
 }
