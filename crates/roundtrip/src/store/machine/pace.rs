@@ -74,7 +74,7 @@ mod tests {
             let mut now = 1_000_003;
             for step in 0..4000u64 {
                 now += step * 7 % 11;
-                let wanted = (step * 13 % 5) as usize;
+                let wanted = (step * 13 % 50) as usize;
                 let count = pace.room(rate, UnixMs(now)).min(wanted);
                 pace.give(rate, UnixMs(now), count as u32);
                 given.extend(std::iter::repeat_n(now, count));
@@ -83,9 +83,9 @@ mod tests {
                 let within = given[at..].iter().take_while(|end| **end < start + rate.per_ms).count();
                 assert!(within <= rate.count as usize, "{within} from {start} on, at {rate:?}");
             }
-            // A tick in 256 is lost at most, or what workers did not ask for.
+            // What is lost is a tick in 256, and what nobody asked for at once.
             let periods = (now - 1_000_003) / rate.per_ms;
-            assert!(given.len() as u64 >= periods * u64::from(rate.count) * 3 / 4, "{} at {rate:?}", given.len());
+            assert!(given.len() as u64 >= periods * u64::from(rate.count) / 2, "{} at {rate:?}", given.len());
             assert!(pace.given.len() <= 2 * TICKS as usize + 2);
         }
     }

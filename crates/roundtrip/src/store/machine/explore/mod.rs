@@ -7,6 +7,7 @@
 //!   intake:   origin ──▶ listener ──▶ [ machine ] ◀──▶ worker          (intake.rs)
 //!   lanes:               [ machine ] ◀──▶ two senders ──▶ chain        (path.rs)
 //!   rollback: origin ──▶ [ machine ] ◀──▶ sender ──▶ chain, and an older disk
+//!   turns:               [ machine ] ◀──▶ workers, by key and by vote  (turns.rs)
 //! ```
 //!
 //! Faults are counted and run out; every order of what is left is tried. Liveness is a
@@ -18,6 +19,7 @@
 mod embedded;
 mod intake;
 mod path;
+mod turns;
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
@@ -28,6 +30,7 @@ use stateright::{Checker, HasDiscoveries, Model};
 use crate::words::Payload;
 use intake::{Intake, Shown};
 use path::{Asks, HONEST, Path, Protocol};
+use turns::{Coming, Turns};
 
 /// Threads of one exploration.
 const THREADS: usize = 2;
@@ -300,6 +303,36 @@ fn a_wrong_sender_is_found_out() {
         wrong(hasty, lanes(1, 1, path::Faults { outsiders: 1, reorgs: 1, ..calm }, &witness)),
         "no gap among the slots",
     );
+}
+
+#[test]
+fn keys_keep_their_order() {
+    let witness = Witness::default();
+    let turns =
+        |keys, per_key, faults| Turns { coming: Coming::Keys { keys, per_key }, faults, witness: witness.clone() };
+    let faults = turns::Faults { crashes: 1, setbacks: 1, ..turns::CALM };
+    holds("turns: two keys, crash, setback", turns(&[0, 0, 1], 1, faults), 2000);
+    let faults = turns::Faults { waits: 1, ..faults };
+    holds("turns: one key, crash, setback, wait", turns(&[0, 0], 1, faults), 2000);
+    let faults = turns::Faults { setbacks: 1, mends: 1, crashes: 1, leases: 4, ..turns::CALM };
+    holds("turns: one key, dead letters, crash", turns(&[0, 0, 0], 1, faults), 2000);
+    holds("turns: two at a time, dead letters", turns(&[0, 0, 0, 0], 2, turns::Faults { crashes: 0, ..faults }), 2000);
+    witness.saw(&[
+        "nobody's turn",
+        "a dead letter came back while a later one was with a worker",
+        "a lease outlived a crash",
+        "a stale token was refused",
+    ]);
+}
+
+#[test]
+fn votes_are_counted_while_the_chain_changes() {
+    let witness = Witness::default();
+    let turns =
+        |voters, needed, faults| Turns { coming: Coming::Votes { voters, needed }, faults, witness: witness.clone() };
+    let faults = turns::Faults { crashes: 1, reorgs: 3, leases: 2, waits: 1, ..turns::CALM };
+    holds("turns: three votes, two needed, reorgs, crash", turns(3, 2, faults), 2000);
+    witness.saw(&["nobody's turn", "a stale token was refused"]);
 }
 
 /// The same promises with more of everything: five minutes, for `make soak`.
