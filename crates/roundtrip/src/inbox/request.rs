@@ -250,13 +250,14 @@ impl Request {
     /// Opens or shuts the gates after its standing, its due time or the time itself
     /// changed. An answer to superseded content never passes.
     pub(crate) fn pass_gates(&mut self, policy: &RoutePolicy, now: UnixMs) {
-        let may_work = !self.behind && self.due <= now && self.passes(policy.work_on, policy);
-        let may_publish = matches!(self.state, State::Answered(_)) && self.passes(policy.publish_on, policy);
+        let opens = match &self.state {
+            State::Held | State::Queued => !self.behind && self.due <= now && self.passes(policy.work_on, policy),
+            State::Answered(_) => self.passes(policy.publish_on, policy),
+            State::Leased(_) | State::Dead(_) => return,
+        };
         match &mut self.state {
-            State::Held | State::Queued if may_work => self.state = State::Queued,
-            State::Held | State::Queued => self.state = State::Held,
-            State::Answered(answer) => answer.delivery.pass_gate(may_publish),
-            State::Leased(_) | State::Dead(_) => {}
+            State::Answered(answer) => answer.delivery.pass_gate(opens),
+            state => *state = if opens { State::Queued } else { State::Held },
         }
     }
 

@@ -351,7 +351,7 @@ mod tests {
         };
         assert_eq!((plain().check(), voting().check()), (Ok(()), Ok(())));
         let none = OnDuplicate::Vote { needed: 0 };
-        let many = OnDuplicate::Vote { needed: OCCURRENCES_MAX as u32 + 1 };
+        let many = OnDuplicate::Vote { needed: u32::try_from(OCCURRENCES_MAX).map_or(u32::MAX, |max| max + 1) };
         let rate = |count, per_ms| RoutePolicy { rate: Some(Rate { count, per_ms }), ..plain() };
         let refused = [
             RoutePolicy { on_duplicate: none, ..voting() },

@@ -517,9 +517,9 @@ impl World {
             0 => Op::Pause(Pause { route, paused: dice.one_in(4) }),
             1 | 2 => {
                 let policy = self.policy(dice);
-                let on_duplicate = match dice.roll(3) {
+                let on_duplicate = match dice.roll_as::<u32>(3) {
                     0 => policy.on_duplicate,
-                    needed => OnDuplicate::Vote { needed: needed as u32 + 1 },
+                    needed => OnDuplicate::Vote { needed: needed + 1 },
                 };
                 let policy = if n == 2 { ballots(on_duplicate, policy) } else { policy };
                 Op::Define(Define { route, policy })
@@ -542,12 +542,12 @@ impl World {
             on_duplicate: dice
                 .pick(&[OnDuplicate::Attach, OnDuplicate::Drop, OnDuplicate::Rearm, OnDuplicate::NewGeneration])
                 .unwrap(),
-            order: match dice.roll(6) {
+            order: match dice.roll_as::<u16>(6) {
                 0 => QueueOrder::Fifo,
                 1 => QueueOrder::Priority,
                 2 => QueueOrder::Deadline,
                 3 => QueueOrder::Random,
-                per_key => QueueOrder::KeyedFifo { per_key: per_key as u16 - 3 },
+                per_key => QueueOrder::KeyedFifo { per_key: per_key - 3 },
             },
             horizon: [Horizon::UntilSettled, Horizon::For { ms: 900 }, Horizon::Forever][dice.roll_as::<usize>(3)],
             capacity: 3 + dice.roll(6),

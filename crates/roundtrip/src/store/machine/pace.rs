@@ -72,12 +72,12 @@ mod tests {
         for rate in [Rate { count: 5, per_ms: 10 }, Rate { count: 40, per_ms: 3000 }, Rate { count: 1, per_ms: 1000 }] {
             let (mut pace, mut given) = (Pace::default(), Vec::<u64>::new());
             let mut now = 1_000_003;
-            for step in 0..4000u64 {
-                now += step * 7 % 11;
-                let wanted = (step * 13 % 50) as usize;
-                let count = pace.room(rate, UnixMs(now)).min(wanted);
-                pace.give(rate, UnixMs(now), count as u32);
-                given.extend(std::iter::repeat_n(now, count));
+            for step in 0..4000u32 {
+                now += u64::from(step) * 7 % 11;
+                let room = u32::try_from(pace.room(rate, UnixMs(now))).unwrap_or(u32::MAX);
+                let count = (step * 13 % 50).min(room);
+                pace.give(rate, UnixMs(now), count);
+                given.extend(std::iter::repeat_n(now, count as usize));
             }
             for (at, start) in given.iter().enumerate() {
                 let within = given[at..].iter().take_while(|end| **end < start + rate.per_ms).count();
@@ -86,7 +86,7 @@ mod tests {
             // What is lost is a tick in 256, and what nobody asked for at once.
             let periods = (now - 1_000_003) / rate.per_ms;
             assert!(given.len() as u64 >= periods * u64::from(rate.count) / 2, "{} at {rate:?}", given.len());
-            assert!(pace.given.len() <= 2 * TICKS as usize + 2);
+            assert!(pace.given.len() as u64 <= 2 * TICKS + 2);
         }
     }
 

@@ -136,3 +136,15 @@ impl Slots {
 fn spread(tag: u32) -> u64 {
     u64::from(tag).wrapping_mul(0x9E37_79B9_7F4A_7C15)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A million of them are held in memory; what is rare is boxed, or beside them.
+    #[test]
+    fn a_request_stays_small() {
+        let bytes = std::mem::size_of::<Option<Request>>();
+        assert!(bytes <= 184, "{bytes} bytes");
+    }
+}

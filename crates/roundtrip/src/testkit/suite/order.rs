@@ -191,7 +191,7 @@ pub async fn a_thousand_keys_keep_their_order(mut bench: Bench) {
     // Request n has the key n % 1000; key 0 is poisoned.
     bench.admit((0..3 * KEYS).map(|n| keyed(n, n % KEYS)).collect()).await;
     let (mut done, mut round) = (BTreeMap::<u64, Vec<u64>>::new(), 0);
-    while done.values().map(Vec::len).sum::<usize>() < 3 * (KEYS as usize - 1) {
+    while done.values().map(|order| order.len() as u64).sum::<u64>() < 3 * (KEYS - 1) {
         round += 1;
         assert!(round < 60, "everybody else comes to an end");
         let mut ops = Vec::new();

@@ -1,7 +1,7 @@
 //! `backoff`, and what each class of failure costs.
 
 use crate::inbox::StateKind;
-use crate::store::op::{Effect, Fail, Grant, Op, Release, Verdict};
+use crate::store::op::{Effect, Fail, Grant, Op, Release, Remedy, Verdict};
 use crate::store::policy::{Backoff, RoutePolicy};
 use crate::testkit::bench::Bench;
 use crate::testkit::samples::*;
@@ -43,6 +43,16 @@ pub async fn backoff(mut bench: Bench) {
         assert!((most * 3 / 4..=most).contains(&wait_ms), "attempt {attempt} waits {wait_ms} ms");
         grant = comes_after(&mut bench, wait_ms).await;
     }
+    // What failed together comes back apart.
+    bench.admit(requests(11..=20)).await;
+    let grants = bench.lease(10).await;
+    let mut waits = std::collections::BTreeSet::new();
+    for (n, failed) in (11..).zip(&grants) {
+        bench.applied(retry(failed, ErrorClass::Retryable)).await;
+        waits.insert(bench.live(n).await.0.due.since(bench.now()));
+        bench.applied(mend(n, Remedy::Cancel)).await;
+    }
+    assert!(waits.len() > 5 && waits.iter().all(|wait_ms| (750..=1000).contains(wait_ms)), "{waits:?}");
     // The worker knows better.
     bench.applied(Fail { verdict: Verdict::Retry { after_ms: Some(5) }, ..retry(&grant, ErrorClass::Retryable) }).await;
     comes_after(&mut bench, 5).await;
