@@ -22,7 +22,9 @@ type Failure = Box<dyn std::error::Error>;
 
 const HANDFUL: u64 = 1000;
 /// How often each read or look-up is done.
-const SAMPLES: u64 = 10_000;
+const SAMPLES: u64 = 2000;
+/// How often each store is measured.
+const ROUNDS: u64 = 5;
 /// How many of them at once.
 const AT_ONCE: usize = 100;
 
@@ -36,6 +38,7 @@ pub(crate) struct Size {
 const SMALL: Size = Size { receipts: 10_000, live: 1_000 };
 
 /// What one of each costs, in microseconds.
+#[derive(Default)]
 struct Costs {
     known: f64,
     new: f64,
@@ -94,10 +97,10 @@ where
     Ok(started.elapsed().as_secs_f64() * 1e6 / count as f64)
 }
 
-async fn measure(store: Arc<SqliteStore>, size: Size) -> Result<Costs, Failure> {
+async fn measure(store: Arc<SqliteStore>, size: Size, round: u64) -> Result<Costs, Failure> {
     // Spread over all receipts, so that nothing is near what was just read.
-    let old = |n: u64| (n * 7_919_993) % size.receipts;
-    let all = size.receipts + size.live;
+    let old = |n: u64| ((round * SAMPLES + n) * 7_919_993) % size.receipts;
+    let all = size.receipts + size.live + round * SAMPLES / 50 * HANDFUL;
     let on = |store: &Arc<SqliteStore>| store.clone();
     let known = each(SAMPLES, |n| admit(on(&store), old(n)..old(n) + 1)).await?;
     // Known or new, the commit is the same; what differs is the look-up of a key that is nowhere.
@@ -115,7 +118,7 @@ async fn measure(store: Arc<SqliteStore>, size: Size) -> Result<Costs, Failure> 
     };
     let page = each(SAMPLES, page).await?;
     let timeline = |n: u64| {
-        let (store, id) = (on(&store), id(all - 1 - n % 1000));
+        let (store, id) = (on(&store), id(size.receipts + size.live - 1 - n % 1000));
         async move { store.timeline(id).await }
     };
     let timeline = each(SAMPLES, timeline).await?;
@@ -144,25 +147,46 @@ pub(crate) fn reopen(path: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-fn run(size: Size) -> Result<(Costs, f64, f64), Failure> {
-    let folder = tempfile::tempdir_in(".")?;
-    let path = folder.path().join("soak.db");
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(async {
+/// A store of this size, and what opening it takes.
+fn filled(folder: &Path, size: Size) -> Result<(Arc<SqliteStore>, f64, f64), Failure> {
+    let path = folder.join(format!("{}.db", size.receipts));
+    runtime()?.block_on(async {
         let started = Instant::now();
         fill(&open(&path)?, size).await?;
         eprintln!("  filled with {} receipts, {} live in {:.0?}", size.receipts, size.live, started.elapsed());
         Ok::<_, Failure>(())
     })?;
     let (seconds, mb) = reopened(&path)?;
-    let costs = runtime.block_on(async { measure(open(&path)?, size).await })?;
-    Ok((costs, seconds, mb))
+    Ok((open(&path)?, seconds, mb))
 }
 
-/// The large store beside the small one.
+fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_current_thread().enable_all().build()
+}
+
+impl Costs {
+    fn add(&mut self, other: &Costs) {
+        let share = 1.0 / ROUNDS as f64;
+        self.known += other.known * share;
+        self.new += other.new * share;
+        self.get += other.get * share;
+        self.page += other.page * share;
+        self.timeline += other.timeline * share;
+        self.counts += other.counts * share;
+    }
+}
+
+/// The large store beside the small one, in turns, so that both meet the same weather.
 pub(crate) fn compare(report: &mut Report, size: Size) -> Result<(), Failure> {
-    let (small, ..) = run(SMALL)?;
-    let (large, seconds, mb) = run(size)?;
+    let folder = tempfile::tempdir_in(".")?;
+    let (small_store, ..) = filled(folder.path(), SMALL)?;
+    let (large_store, seconds, mb) = filled(folder.path(), size)?;
+    let (mut small, mut large) = (Costs::default(), Costs::default());
+    let runtime = runtime()?;
+    for round in 0..ROUNDS {
+        small.add(&runtime.block_on(measure(small_store.clone(), SMALL, round))?);
+        large.add(&runtime.block_on(measure(large_store.clone(), size, round))?);
+    }
     let beside = format!("{} receipts, {} live", SMALL.receipts, SMALL.live);
     let mut row = |what: &str, ours: f64, theirs: f64| {
         let bench = format!("{what}, {} receipts, {} live", size.receipts, size.live);

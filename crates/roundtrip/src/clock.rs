@@ -42,6 +42,31 @@ impl Clock for SystemClock {
     }
 }
 
+/// A clock that moves with the runtime's time, so that a paused runtime moves it as well:
+/// what waits and what reads the time agree, and a run repeats exactly.
+#[derive(Clone, Debug)]
+pub struct TokioClock {
+    base: UnixMs,
+    started: tokio::time::Instant,
+    runtime: tokio::runtime::Handle,
+}
+
+impl TokioClock {
+    /// A clock that shows this time now. Needs a tokio runtime, whose time it follows.
+    pub fn starting_at(base: UnixMs) -> TokioClock {
+        TokioClock { base, started: tokio::time::Instant::now(), runtime: tokio::runtime::Handle::current() }
+    }
+}
+
+impl Clock for TokioClock {
+    fn now(&self) -> UnixMs {
+        // A thread that is not the runtime's, such as a store's, would read another time.
+        let _entered = self.runtime.enter();
+        let elapsed = u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX);
+        self.base.plus(elapsed)
+    }
+}
+
 /// A clock that stands still until it is set, forward or back.
 #[derive(Clone, Debug)]
 pub struct ManualClock(Arc<AtomicU64>);
@@ -66,5 +91,19 @@ impl ManualClock {
 impl Clock for ManualClock {
     fn now(&self) -> UnixMs {
         UnixMs(self.0.load(Ordering::SeqCst))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn the_runtimes_time_is_the_same_on_every_thread() {
+        let clock = TokioClock::starting_at(UnixMs(1000));
+        tokio::time::advance(std::time::Duration::from_secs(60)).await;
+        assert_eq!(clock.now(), UnixMs(61_000));
+        assert_eq!(std::thread::spawn(move || clock.now()).join().unwrap(), UnixMs(61_000));
     }
 }

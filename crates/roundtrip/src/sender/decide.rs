@@ -133,6 +133,7 @@ fn unseen(parcel: &ParcelView, seen: &Sighting) -> Verdict {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
     use super::*;
     use crate::sender::{AttemptKind, SignedAttempt};
     use crate::words::{AttemptHash, Destination, ErrorClass, ErrorNote, Height, LaneName, Position};
@@ -224,7 +225,8 @@ mod tests {
             };
             ages.iter().map(sent).collect()
         };
-        let cases: [(&str, &[(u64, u64, u64)], &[u64], Option<u64>); 5] = [
+        type Case = (&'static str, &'static [(u64, u64, u64)], &'static [u64], Option<u64>);
+        let cases: [Case; 5] = [
             ("after a start all of them", &[], &[5, 6, 7], None),
             ("nothing is old", &[(5, 1, 1), (6, 1, 1), (7, 1, 1)], &[], None),
             ("some are old", &[(5, 100, 100), (6, 1, 1), (7, 100, 100)], &[5, 7], None),

@@ -16,6 +16,7 @@
 //! suite never sleeps; time is a [`crate::clock::ManualClock`].
 
 pub mod bench;
+pub mod chain;
 pub mod faulty;
 pub mod observed;
 pub mod picture;

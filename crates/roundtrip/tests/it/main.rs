@@ -9,5 +9,6 @@ mod crash;
 mod file;
 mod memory;
 mod random;
+mod sender;
 #[cfg(feature = "sqlite")]
 mod sqlite;

@@ -1,0 +1,361 @@
+//! A small chain in memory: blocks, a pool of transactions per lane, events, reorgs,
+//! eviction and a rising fee, all on demand. It is nobody's chain: it drives the sender
+//! and the listener in tests and in the simulation.
+//!
+//! Its contract takes every answer that comes, also a second one to the same request, so
+//! that a double shows. Signing gives other bytes each time, so that a crash that made
+//! anybody sign again shows too.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use serde::{Deserialize, Serialize};
+
+use crate::sender::chain::{Cargo, Chain, ChainFuture, Depth, Mined, Reception, Sighting, Unreachable, Unsigned};
+use crate::sender::{AttemptKind, SignedAttempt};
+use crate::store::op::Judgement;
+use crate::store::query::ParcelView;
+use crate::words::{AttemptHash, ErrorClass, ErrorNote, Height, LaneName, Nonce, Position, RequestId};
+
+/// At how many blocks a transaction counts as confirmed, its own included.
+pub const CONFIRMED_DEPTH: u64 = 2;
+/// At how many blocks it is beyond any reorg.
+pub const FINAL_DEPTH: u64 = 5;
+
+/// A transaction of a lane.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Transaction {
+    /// Which lane's.
+    pub lane: LaneName,
+    /// On which slot.
+    pub nonce: Nonce,
+    /// What it pays.
+    pub fee: u64,
+    /// The requests that it answers.
+    pub answers: Vec<RequestId>,
+    /// Makes every signature another one.
+    salt: u64,
+}
+
+impl Transaction {
+    /// The hash by which the chain knows it.
+    pub fn hash(&self) -> AttemptHash {
+        AttemptHash::of(&[&self.bytes()])
+    }
+
+    fn bytes(&self) -> Vec<u8> {
+        postcard::to_stdvec(self).unwrap_or_default()
+    }
+
+    fn signed(&self) -> SignedAttempt {
+        SignedAttempt { hash: self.hash(), kind: AttemptKind::Carry, bytes: self.bytes().into() }
+    }
+}
+
+/// A block: events that were emitted, and transactions that were mined.
+#[derive(Clone, Debug)]
+pub struct ChainBlock {
+    /// Where it is.
+    pub at: Position,
+    /// The block before.
+    pub parent: [u8; 32],
+    /// The numbers of the events that it shows.
+    pub events: Vec<u64>,
+    /// The transactions that it holds, in order.
+    pub transactions: Vec<Transaction>,
+}
+
+#[derive(Default)]
+struct State {
+    blocks: Vec<ChainBlock>,
+    /// What waits to be mined, the dearest of each slot.
+    pool: BTreeMap<(LaneName, Nonce), Transaction>,
+    events: Vec<u64>,
+    base_fee: u64,
+    forks: u64,
+    salt: u64,
+    /// Requests whose transactions have no effect.
+    reverting: BTreeSet<RequestId>,
+    /// Requests that nothing can be signed for.
+    impossible: BTreeSet<RequestId>,
+    broke: bool,
+}
+
+/// The chain; clones are the same chain.
+#[derive(Clone)]
+pub struct TestChain(Arc<Mutex<State>>);
+
+impl Default for TestChain {
+    fn default() -> Self {
+        TestChain::new()
+    }
+}
+
+impl TestChain {
+    /// A chain with one empty block.
+    pub fn new() -> TestChain {
+        let chain = TestChain(Arc::new(Mutex::new(State { base_fee: 1, ..State::default() })));
+        chain.mine();
+        chain
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// An event with this number is to be in the next block.
+    pub fn emit(&self, event: u64) {
+        self.state().events.push(event);
+    }
+
+    /// Mines a block of all that waits and can be mined.
+    pub fn mine(&self) {
+        self.state().mine();
+    }
+
+    /// Takes the newest blocks away, but no final one; their transactions and events wait
+    /// again to be mined. Answers how many were taken.
+    pub fn reorg(&self, depth: u64) -> u64 {
+        let mut state = self.state();
+        let deepest = (state.blocks.len() as u64).saturating_sub(1).min(FINAL_DEPTH - 1);
+        let depth = depth.min(deepest);
+        state.forks += 1;
+        for _ in 0..depth {
+            let Some(block) = state.blocks.pop() else { break };
+            for transaction in block.transactions {
+                state.pool.entry((transaction.lane.clone(), transaction.nonce)).or_insert(transaction);
+            }
+            // Events come again in the order in which they came.
+            let later = std::mem::take(&mut state.events);
+            state.events = block.events.into_iter().chain(later).collect();
+        }
+        depth
+    }
+
+    /// Forgets the transactions that wait, as a node does that starts again.
+    pub fn evict(&self) {
+        self.state().pool.clear();
+    }
+
+    /// Forgets an event that waits: the transaction that showed it never comes back.
+    pub fn forget_event(&self, event: u64) -> bool {
+        let mut state = self.state();
+        let before = state.events.len();
+        state.events.retain(|waiting| *waiting != event);
+        state.events.len() < before
+    }
+
+    /// The events that wait to be mined.
+    pub fn waiting_events(&self) -> Vec<u64> {
+        self.state().events.clone()
+    }
+
+    /// What a transaction must pay from now on.
+    pub fn set_base_fee(&self, fee: u64) {
+        self.state().base_fee = fee;
+    }
+
+    /// Whether lanes can pay.
+    pub fn set_broke(&self, broke: bool) {
+        self.state().broke = broke;
+    }
+
+    /// Transactions that answer this request have no effect, or have one again.
+    pub fn set_reverting(&self, request: RequestId, reverting: bool) {
+        let mut state = self.state();
+        if reverting {
+            state.reverting.insert(request)
+        } else {
+            state.reverting.remove(&request)
+        };
+    }
+
+    /// Nothing can ever be signed that answers this request.
+    pub fn set_impossible(&self, request: RequestId) {
+        self.state().impossible.insert(request);
+    }
+
+    /// Somebody else uses the lane's next slot.
+    pub fn use_slot(&self, lane: &LaneName) {
+        let mut state = self.state();
+        let nonce = state.next(lane, 0);
+        let fee = state.base_fee * 1000;
+        state.salt += 1;
+        let transaction = Transaction { lane: lane.clone(), nonce, fee, answers: Vec::new(), salt: state.salt };
+        state.pool.insert((lane.clone(), nonce), transaction);
+    }
+
+    /// The blocks of the present chain.
+    pub fn blocks(&self) -> Vec<ChainBlock> {
+        self.state().blocks.clone()
+    }
+
+    /// The newest block.
+    pub fn head(&self) -> Position {
+        self.state().head()
+    }
+
+    /// The newest block beyond any reorg.
+    pub fn finalized(&self) -> Position {
+        let state = self.state();
+        let at = state.blocks.len().saturating_sub(usize::try_from(FINAL_DEPTH).unwrap_or(usize::MAX));
+        state.blocks.get(at).map_or_else(|| state.head(), |block| block.at)
+    }
+
+    /// How often the present chain answers each request: the outside's own count.
+    pub fn answers(&self) -> BTreeMap<RequestId, usize> {
+        let state = self.state();
+        let mut answers = BTreeMap::new();
+        let mined = state.blocks.iter().flat_map(|block| &block.transactions);
+        for id in mined.filter(|transaction| !state.reverts(transaction)).flat_map(|t| &t.answers) {
+            *answers.entry(*id).or_default() += 1;
+        }
+        answers
+    }
+
+    /// Slots that wait although a slot below them is empty: nobody will ever mine them.
+    pub fn gaps(&self) -> Vec<(LaneName, Nonce)> {
+        let state = self.state();
+        let mut gaps = Vec::new();
+        let mut next: BTreeMap<&LaneName, Nonce> = BTreeMap::new();
+        for (lane, nonce) in state.pool.keys() {
+            let expected = *next.entry(lane).or_insert_with(|| state.next(lane, 0));
+            if *nonce > expected {
+                gaps.push((lane.clone(), *nonce));
+            }
+            next.insert(lane, nonce.plus(1));
+        }
+        gaps
+    }
+}
+
+impl State {
+    fn head(&self) -> Position {
+        self.blocks.last().map_or(Position { height: Height(0), hash: [0; 32] }, |block| block.at)
+    }
+
+    /// The lane's next slot, this many blocks below the head.
+    fn next(&self, lane: &LaneName, below: usize) -> Nonce {
+        let visible = self.blocks.len().saturating_sub(below);
+        let mined = self.blocks[..visible].iter().flat_map(|block| &block.transactions);
+        Nonce(mined.filter(|transaction| transaction.lane == *lane).count() as u64)
+    }
+
+    fn reverts(&self, transaction: &Transaction) -> bool {
+        transaction.answers.iter().any(|id| self.reverting.contains(id))
+    }
+
+    fn mine(&mut self) {
+        let lanes: BTreeSet<LaneName> = self.pool.keys().map(|(lane, _)| lane.clone()).collect();
+        let mut transactions = Vec::new();
+        for lane in lanes {
+            let mut nonce = self.next(&lane, 0);
+            while let Some(transaction) = self.pool.get(&(lane.clone(), nonce)) {
+                if transaction.fee < self.base_fee {
+                    break;
+                }
+                transactions.push(transaction.clone());
+                self.pool.remove(&(lane.clone(), nonce));
+                nonce = nonce.plus(1);
+            }
+            let mined = nonce;
+            self.pool.retain(|(other, nonce), _| *other != lane || *nonce >= mined);
+        }
+        let (height, parent) = (self.blocks.len() as u64, self.head().hash);
+        let hash = RequestId::of(&[&height.to_le_bytes(), &self.forks.to_le_bytes(), &parent]).0;
+        let events = std::mem::take(&mut self.events);
+        self.blocks.push(ChainBlock { at: Position { height: Height(height), hash }, parent, events, transactions });
+    }
+
+    fn look(&self, lane: &LaneName, parcels: &[ParcelView]) -> Sighting {
+        let latest = self.next(lane, 0);
+        let settled = self.next(lane, usize::try_from(FINAL_DEPTH - 1).unwrap_or(usize::MAX));
+        let mut pending = latest;
+        while self.pool.contains_key(&(lane.clone(), pending)) {
+            pending = pending.plus(1);
+        }
+        let ours = |transaction: &Transaction| {
+            let parcel = parcels.iter().find(|parcel| parcel.nonce == transaction.nonce)?;
+            parcel.attempts.iter().map(|attempt| attempt.hash).find(|hash| *hash == transaction.hash())
+        };
+        let mined = self.blocks.iter().flat_map(|block| block.transactions.iter().map(move |t| (block.at, t)));
+        let mined = mined.filter(|(_, transaction)| transaction.lane == *lane).filter_map(|(at, transaction)| {
+            let attempt = ours(transaction)?;
+            let judgement = match self.reverts(transaction) {
+                true => Judgement::Again(ErrorNote::new(ErrorClass::Retryable, "no effect")),
+                false => Judgement::Done,
+            };
+            Some(Mined { nonce: transaction.nonce, attempt, at, depth: self.depth(at.height), judgement })
+        });
+        Sighting { head: self.head(), pending, latest, settled, mined: mined.collect() }
+    }
+
+    fn depth(&self, height: Height) -> Depth {
+        match self.blocks.len() as u64 - height.0 {
+            depth if depth >= FINAL_DEPTH => Depth::Final,
+            depth if depth >= CONFIRMED_DEPTH => Depth::Confirmed,
+            _ => Depth::Included,
+        }
+    }
+
+    fn sign(&mut self, lane: &LaneName, nonce: Nonce, cargo: Cargo<'_>) -> Result<SignedAttempt, Unsigned> {
+        if self.broke {
+            return Err(Unsigned::Funds("nothing left".into()));
+        }
+        let (answers, fee): (Vec<RequestId>, u64) = match cargo {
+            Cargo::Deliveries(ready) => (ready.iter().map(|delivery| delivery.id).collect(), self.base_fee),
+            Cargo::Dearer(attempts) => {
+                let last = attempts.last().and_then(read);
+                let last = last.ok_or_else(|| Unreachable("bytes of another chain".into()))?;
+                (last.answers, (last.fee + last.fee.div_ceil(10)).max(self.base_fee))
+            }
+        };
+        if answers.iter().any(|id| self.impossible.contains(id)) {
+            return Err(Unsigned::Never(ErrorNote::new(ErrorClass::Fatal, "the contract would refuse it")));
+        }
+        self.salt += 1;
+        Ok(Transaction { lane: lane.clone(), nonce, fee, answers, salt: self.salt }.signed())
+    }
+
+    fn receive(&mut self, attempt: &SignedAttempt) -> Reception {
+        let Some(transaction) = read(attempt) else { return Reception::Rejected("not a transaction".into()) };
+        if self.broke {
+            return Reception::Funds("nothing left".into());
+        }
+        if transaction.nonce < self.next(&transaction.lane, 0) {
+            return Reception::Taken;
+        }
+        let slot = (transaction.lane.clone(), transaction.nonce);
+        match self.pool.get(&slot) {
+            Some(known) if *known == transaction => Reception::Taken,
+            Some(known) if transaction.fee < known.fee + known.fee.div_ceil(10) => Reception::TooCheap,
+            _ => {
+                self.pool.insert(slot, transaction);
+                Reception::Taken
+            }
+        }
+    }
+}
+
+fn read(attempt: &SignedAttempt) -> Option<Transaction> {
+    postcard::from_bytes(&attempt.bytes).ok()
+}
+
+impl Chain for TestChain {
+    fn look<'a>(&'a self, lane: &'a LaneName, parcels: &'a [ParcelView]) -> ChainFuture<'a, Sighting> {
+        Box::pin(async move { Ok(self.state().look(lane, parcels)) })
+    }
+
+    fn sign<'a>(
+        &'a self,
+        lane: &'a LaneName,
+        nonce: Nonce,
+        cargo: Cargo<'a>,
+    ) -> ChainFuture<'a, SignedAttempt, Unsigned> {
+        Box::pin(async move { self.state().sign(lane, nonce, cargo) })
+    }
+
+    fn broadcast<'a>(&'a self, _lane: &'a LaneName, attempt: &'a SignedAttempt) -> ChainFuture<'a, Reception> {
+        Box::pin(async move { Ok(self.state().receive(attempt)) })
+    }
+}

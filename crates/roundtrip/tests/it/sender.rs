@@ -1,0 +1,340 @@
+//! The sender on a test chain: every answer goes out once, whatever the chain does and
+//! wherever the process dies.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use roundtrip::clock::{Clock, TokioClock};
+use roundtrip::inbox::StateKind;
+use roundtrip::sender::chain::Chain;
+use roundtrip::sender::{LaneStatus, Patience, SendOrder, Sender, SenderOptions};
+use roundtrip::station::{Shutdown, StationError};
+use roundtrip::store::op::{Admit, Define, Effect, LaneOrder, Op, Order, Outcome};
+use roundtrip::store::policy::RoutePolicy;
+use roundtrip::store::query::{LaneView, Query, Reply};
+use roundtrip::store::{Changes, MemoryStore, Options, ReadExt, Store, StoreExt, StoreFuture, Topic};
+use roundtrip::testkit::bench::START;
+use roundtrip::testkit::chain::{FINAL_DEPTH, TestChain};
+use roundtrip::testkit::samples::{answer, destination, final_request, id, lane_named, lease, policy, route};
+use roundtrip::words::{HolderName, LaneName, Nonce};
+use tokio::task::JoinHandle;
+
+const BLOCK: Duration = Duration::from_secs(1);
+
+/// A store with answers that are ready, and the chain that they go to.
+struct Scene {
+    store: Arc<MemoryStore>,
+    chain: TestChain,
+    clock: Arc<dyn Clock>,
+    options: SenderOptions,
+    lanes: Vec<LaneName>,
+}
+
+/// A store whose caller is gone after so many commits: the last is stored, and nothing
+/// that should follow it happens.
+struct Dying {
+    store: Arc<MemoryStore>,
+    commits: AtomicUsize,
+}
+
+impl Store for Dying {
+    fn apply(&self, batch: Vec<Op>) -> StoreFuture<'_, Vec<Outcome>> {
+        let left = self.commits.fetch_sub(1, Ordering::Relaxed);
+        Box::pin(async move {
+            let outcomes = self.store.apply(batch).await?;
+            if left == 1 { std::future::pending().await } else { Ok(outcomes) }
+        })
+    }
+
+    fn read(&self, query: Query) -> StoreFuture<'_, Reply> {
+        self.store.read(query)
+    }
+
+    fn changes(&self, topic: Topic) -> Changes {
+        self.store.changes(topic)
+    }
+}
+
+/// A sender at work.
+struct Running {
+    shutdown: Shutdown,
+    task: JoinHandle<Result<(), StationError>>,
+}
+
+impl Running {
+    async fn stop(self) {
+        self.shutdown.cancel();
+        self.task.await.unwrap().unwrap();
+    }
+
+    /// Ends it as a crash of its process would.
+    async fn crash(self) {
+        self.task.abort();
+        assert!(self.task.await.is_err());
+    }
+}
+
+impl Scene {
+    async fn new(lanes: &[&str]) -> Scene {
+        let clock: Arc<dyn Clock> = Arc::new(TokioClock::starting_at(START));
+        let store = Arc::new(MemoryStore::new(clock.clone(), Options::default()));
+        let policy = RoutePolicy { destination: Some(destination()), ..policy() };
+        store.apply_one(Define { route: route(), policy }).await.unwrap();
+        let patience = Patience { resend_ms: 3_000, bump_ms: 10_000 };
+        let options = SenderOptions { patience, poll: BLOCK / 2, seat_ms: 5_000, ..SenderOptions::default() };
+        let lanes = lanes.iter().map(|name| lane_named(name)).collect();
+        Scene { store, chain: TestChain::new(), clock, options, lanes }
+    }
+
+    /// Requests that were answered and are ready to be sent.
+    async fn answered(&self, numbers: std::ops::Range<u64>) {
+        let requests = numbers.map(final_request).collect();
+        self.store.apply_one(Op::Admit(Admit { cursor: None, requests })).await.unwrap();
+        let Outcome::Applied(Effect::Leased(grants)) = self.store.apply_one(lease(1000)).await.unwrap() else {
+            panic!("nothing was leased");
+        };
+        self.store.apply(grants.iter().map(|grant| Op::Answer(answer(grant))).collect()).await.unwrap();
+    }
+
+    fn sender(&self, store: Arc<dyn Store>, name: &str) -> Sender {
+        Sender {
+            store,
+            chain: Arc::new(self.chain.clone()) as Arc<dyn Chain>,
+            clock: self.clock.clone(),
+            holder: HolderName::new(name).unwrap(),
+            destination: destination(),
+            lanes: self.lanes.clone(),
+            options: self.options,
+        }
+    }
+
+    fn start(&self, name: &str) -> Running {
+        self.start_on(self.store.clone(), name)
+    }
+
+    fn start_on(&self, store: Arc<dyn Store>, name: &str) -> Running {
+        let shutdown = Shutdown::new();
+        let task = tokio::spawn(self.sender(store, name).run(shutdown.clone()));
+        Running { shutdown, task }
+    }
+
+    /// Time passes, and blocks with it.
+    async fn blocks(&self, count: u64) {
+        for _ in 0..count {
+            tokio::time::sleep(BLOCK).await;
+            self.chain.mine();
+        }
+        tokio::time::sleep(BLOCK).await;
+    }
+
+    async fn lane(&self, name: &str) -> LaneView {
+        self.store.lane(lane_named(name)).await.unwrap().unwrap()
+    }
+
+    /// How many requests are still live.
+    async fn live(&self) -> u64 {
+        self.store.counts().await.unwrap().iter().map(|count| count.requests).sum()
+    }
+
+    /// All of these were answered on the chain, each once, and nothing is left to do.
+    async fn assert_all_settled(&self, count: u64) {
+        let answers = self.chain.answers();
+        let once: Vec<usize> = (0..count).map(|n| answers.get(&id(n)).copied().unwrap_or(0)).collect();
+        assert_eq!(once, vec![1; usize::try_from(count).unwrap()]);
+        assert_eq!(self.live().await, 0);
+        assert_eq!(self.chain.gaps(), []);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn answers_are_spread_over_lanes_and_each_goes_out_once() {
+    let scene = Scene::new(&["a", "b", "c"]).await;
+    scene.answered(0..100).await;
+    let running = scene.start("one");
+    scene.blocks(30).await;
+    scene.assert_all_settled(100).await;
+    for lane in ["a", "b", "c"] {
+        assert!(scene.lane(lane).await.next.0 >= 20, "every lane took its share");
+    }
+    running.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn several_answers_share_a_parcel() {
+    let mut scene = Scene::new(&["a"]).await;
+    scene.options.parcel_max = 10;
+    scene.answered(0..100).await;
+    let running = scene.start("one");
+    scene.blocks(10).await;
+    scene.assert_all_settled(100).await;
+    assert_eq!(scene.lane("a").await.next, Nonce(10));
+    running.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_strict_destination_keeps_the_order_of_admission_on_one_lane() {
+    let mut scene = Scene::new(&["a", "b"]).await;
+    scene.options.order = SendOrder::Strict;
+    scene.answered(0..60).await;
+    let running = scene.start("one");
+    scene.blocks(30).await;
+    scene.assert_all_settled(60).await;
+    let blocks = scene.chain.blocks();
+    let sent: Vec<_> = blocks.iter().flat_map(|b| &b.transactions).flat_map(|t| t.answers.clone()).collect();
+    assert_eq!(sent, (0..60).map(id).collect::<Vec<_>>());
+    assert_eq!(scene.lane("b").await.next, Nonce(0));
+    running.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reorg_takes_nothing_away_and_brings_nothing_twice() {
+    let scene = Scene::new(&["a", "b"]).await;
+    scene.answered(0..40).await;
+    let running = scene.start("one");
+    for depth in [1, 3, 4, 2, 4] {
+        scene.blocks(2).await;
+        scene.chain.reorg(depth);
+        // A reorg that forgets the transactions as well: the stored bytes are sent again.
+        scene.chain.evict();
+    }
+    scene.blocks(40).await;
+    scene.assert_all_settled(40).await;
+    running.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_risen_fee_is_paid_by_the_lowest_slot_first() {
+    let scene = Scene::new(&["a"]).await;
+    scene.answered(0..3).await;
+    let running = scene.start("one");
+    tokio::time::sleep(BLOCK / 4).await;
+    scene.chain.set_base_fee(100);
+    scene.blocks(60).await;
+    scene.assert_all_settled(3).await;
+    running.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_crash_after_any_commit_sends_the_same_bytes_again() {
+    let mut cuts = 0;
+    for at in 1.. {
+        let scene = Scene::new(&["a"]).await;
+        scene.answered(0..3).await;
+        let dying = Dying { store: scene.store.clone(), commits: AtomicUsize::new(at) };
+        let running = scene.start_on(Arc::new(dying), "one");
+        scene.blocks(12).await;
+        let finished = scene.live().await == 0;
+        running.crash().await;
+        scene.store.crash();
+        let next = scene.start("two");
+        scene.blocks(20).await;
+        scene.assert_all_settled(3).await;
+        assert_eq!(scene.lane("a").await.next, Nonce(3), "nobody signed for a second slot");
+        next.stop().await;
+        cuts = at;
+        if finished {
+            break;
+        }
+    }
+    assert!(cuts > 5, "a run commits more often than {cuts} times");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lane_has_one_sender_at_a_time_and_another_takes_over() {
+    let scene = Scene::new(&["a", "b"]).await;
+    let (one, two) = (scene.start("one"), scene.start("two"));
+    scene.answered(0..50).await;
+    scene.blocks(5).await;
+    one.crash().await;
+    scene.blocks(30).await;
+    scene.assert_all_settled(50).await;
+    two.stop().await;
+    // Given up, the seats are free at once.
+    let three = scene.start("three");
+    scene.answered(50..51).await;
+    scene.blocks(8).await;
+    scene.assert_all_settled(51).await;
+    three.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slot_that_somebody_else_used_gives_its_answer_another_one() {
+    let scene = Scene::new(&["a"]).await;
+    scene.answered(0..1).await;
+    let running = scene.start("one");
+    tokio::time::sleep(BLOCK / 4).await;
+    scene.chain.use_slot(&lane_named("a"));
+    scene.blocks(FINAL_DEPTH - 1).await;
+    assert_eq!(scene.lane("a").await.next, Nonce(1), "before final depth nothing is sent again");
+    scene.blocks(15).await;
+    scene.assert_all_settled(1).await;
+    assert_eq!(scene.lane("a").await.next, Nonce(2));
+    running.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn slots_that_the_store_knows_nothing_of_stop_the_lane() {
+    let scene = Scene::new(&["a"]).await;
+    let running = scene.start("one");
+    scene.blocks(1).await;
+    scene.chain.use_slot(&lane_named("a"));
+    scene.blocks(2).await;
+    assert_eq!(scene.lane("a").await.status, LaneStatus::Stopped);
+    scene.answered(0..1).await;
+    scene.blocks(3).await;
+    assert_eq!(scene.live().await, 1);
+    let order = Order::Reconcile { outside_next: Nonce(1) };
+    scene.store.apply_one(LaneOrder { lane: lane_named("a"), order }).await.unwrap();
+    scene.blocks(10).await;
+    scene.assert_all_settled(1).await;
+    running.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lane_that_cannot_pay_pauses_and_goes_on_when_resumed() {
+    let scene = Scene::new(&["a"]).await;
+    scene.chain.set_broke(true);
+    let running = scene.start("one");
+    scene.answered(0..5).await;
+    scene.blocks(2).await;
+    assert!(matches!(scene.lane("a").await.status, LaneStatus::Paused { .. }));
+    assert_eq!(scene.lane("a").await.next, Nonce(0), "no slot was used");
+    scene.chain.set_broke(false);
+    scene.store.apply_one(LaneOrder { lane: lane_named("a"), order: Order::Resume }).await.unwrap();
+    scene.blocks(12).await;
+    scene.assert_all_settled(5).await;
+    running.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_can_never_be_sent_does_not_hold_up_the_others() {
+    let scene = Scene::new(&["a"]).await;
+    scene.chain.set_impossible(id(1));
+    scene.answered(0..3).await;
+    let running = scene.start("one");
+    scene.blocks(15).await;
+    assert_eq!(scene.chain.answers().into_keys().collect::<Vec<_>>().len(), 2);
+    let dead = scene.store.counts().await.unwrap();
+    assert_eq!(dead.iter().map(|count| (count.state, count.requests)).collect::<Vec<_>>(), [(StateKind::Dead, 1)]);
+    running.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_transaction_without_effect_quarantines_its_lane_while_the_others_go_on() {
+    let mut scene = Scene::new(&["a", "b"]).await;
+    scene.options.quarantine_ms = Some(3_600_000);
+    scene.chain.set_reverting(id(0), true);
+    scene.answered(0..2).await;
+    let running = scene.start("one");
+    scene.blocks(8).await;
+    let status = scene.lane("a").await.status;
+    assert!(matches!(status, LaneStatus::Quarantined { .. }), "{status:?}");
+    scene.chain.set_reverting(id(0), false);
+    scene.answered(2..10).await;
+    scene.blocks(20).await;
+    let on_a = scene.lane("a").await.next;
+    assert_eq!(on_a, Nonce(1), "nothing new while in quarantine");
+    assert_eq!(scene.live().await, 0, "the other lane took all, also what had no effect");
+    running.stop().await;
+}
