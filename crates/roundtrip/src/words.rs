@@ -357,6 +357,27 @@ pub struct Place {
     pub height: Height,
 }
 
+/// When something is due, or no longer of use: a wall time, or a chain's height.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+pub enum Moment {
+    /// When the store's clock shows this time.
+    At(UnixMs),
+    /// When a tick says that the origin's head is this high.
+    Height(Place),
+}
+
+impl From<UnixMs> for Moment {
+    fn from(time: UnixMs) -> Moment {
+        Moment::At(time)
+    }
+}
+
+impl From<Place> for Moment {
+    fn from(place: Place) -> Moment {
+        Moment::Height(place)
+    }
+}
+
 /// How a payload's bytes are to be read.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize)]
 #[repr(u8)]

@@ -1,10 +1,12 @@
 //! The inbox: requests from admission to their answer, and the receipts they leave.
 
 mod identity;
+mod moment;
 mod receipt;
 mod request;
 
 pub use identity::{FIELDS_MAX, FieldPath, Identity, IdentityError};
+pub(crate) use moment::{Clocks, MOMENT_HEIGHT_MAX, When};
 pub use receipt::End;
 pub(crate) use receipt::{OccurrenceNote, OriginMark, Receipt};
 pub(crate) use request::{

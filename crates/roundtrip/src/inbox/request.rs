@@ -12,6 +12,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::inbox::{Clocks, When};
 use crate::outbox::Delivery;
 use crate::store::op::{Notice, Stale};
 use crate::store::policy::{Gate, RoutePolicy};
@@ -185,8 +186,8 @@ pub(crate) struct Request {
     pub(crate) id: RequestId,
     pub(crate) occurrences: Occurrences,
     pub(crate) admitted_at: UnixMs,
-    pub(crate) due: UnixMs,
-    pub(crate) deadline: UnixMs,
+    pub(crate) due: When,
+    pub(crate) deadline: When,
     pub(crate) state: State,
     pub(crate) error: Option<Box<ErrorNote>>,
     /// Boxed, because most have none.
@@ -249,9 +250,11 @@ impl Request {
 
     /// Opens or shuts the gates after its standing, its due time or the time itself
     /// changed. An answer to superseded content never passes.
-    pub(crate) fn pass_gates(&mut self, policy: &RoutePolicy, now: UnixMs) {
+    pub(crate) fn pass_gates(&mut self, policy: &RoutePolicy, clocks: Clocks<'_>) {
         let opens = match &self.state {
-            State::Held | State::Queued => !self.behind && self.due <= now && self.passes(policy.work_on, policy),
+            State::Held | State::Queued => {
+                !self.behind && clocks.reached(self.due) && self.passes(policy.work_on, policy)
+            }
             State::Answered(_) => self.passes(policy.publish_on, policy),
             State::Leased(_) | State::Dead(_) => return,
         };
@@ -283,7 +286,7 @@ impl Request {
 
     /// Ends the lease; the request is to be handed out again from `due`.
     pub(crate) fn requeue(&mut self, due: UnixMs) {
-        self.due = due;
+        self.due = When::at(due);
         self.state = State::Held;
     }
 

@@ -1,8 +1,31 @@
-//! Listening: what the store remembers of how far each listener has read.
+//! Listening: what the store remembers of how far each listener has read, and of the
+//! origins themselves.
 
 use serde::{Deserialize, Serialize};
 
-use crate::words::Position;
+use crate::words::{Height, OriginName, Position, UnixMs};
+
+/// An origin's newest block, as a tick last told it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Head {
+    /// How high.
+    pub height: Height,
+    /// The block's own time.
+    pub at: UnixMs,
+    /// When the store was told; long ago means that nobody watches the origin, or that
+    /// it stands still.
+    pub told_at: UnixMs,
+}
+
+/// What the store remembers of an origin.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Origin {
+    pub(crate) name: OriginName,
+    /// No re-scan reaches below.
+    pub(crate) floor: Height,
+    /// Only ever grows.
+    pub(crate) head: Option<Head>,
+}
 
 /// How far a listener has read, and how often it has moved.
 ///
@@ -50,7 +73,6 @@ impl Cursor {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::words::Height;
 
     fn at(height: u64) -> Position {
         Position { height: Height(height), hash: [0; 32] }

@@ -13,8 +13,8 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::groups::GroupState;
-use crate::inbox::{AnswerMark, End, Occurrence, OccurrenceNote, Occurrences, OriginNo, Receipt, RouteNo, State};
-use crate::listener::Cursor;
+use crate::inbox::{AnswerMark, End, Occurrence, OccurrenceNote, Occurrences, OriginNo, Receipt, RouteNo, State, When};
+use crate::listener::{Cursor, Head};
 use crate::outbox::LaneNo;
 use crate::sender::{LaneStatus, Parcel};
 use crate::store::journal::Entry;
@@ -40,8 +40,8 @@ pub(crate) struct RequestRow {
 pub(crate) struct RequestHead {
     pub(crate) generation: u32,
     pub(crate) revision: u16,
-    pub(crate) due: UnixMs,
-    pub(crate) deadline: UnixMs,
+    pub(crate) due: When,
+    pub(crate) deadline: When,
     pub(crate) priority: u8,
     pub(crate) key: Option<Box<OrderKey>>,
     pub(crate) occurrence: Occurrence,
@@ -63,7 +63,7 @@ pub(crate) struct Mark {
     pub(crate) crashes: u16,
     pub(crate) misses: u16,
     pub(crate) revision: u16,
-    pub(crate) due: UnixMs,
+    pub(crate) due: When,
     pub(crate) occurrences: Occurrences,
     pub(crate) state: State,
     pub(crate) error: Option<Box<ErrorNote>>,
@@ -92,7 +92,7 @@ impl AnswerHead {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(crate) enum Fixture {
     Route { no: RouteNo, name: RouteName, policy: RoutePolicy, paused: bool },
-    Origin { no: OriginNo, name: OriginName, floor: Height },
+    Origin { no: OriginNo, name: OriginName, floor: Height, head: Option<Head> },
     Lane { no: LaneNo, name: LaneName, destination: Destination, window: u32, next: Nonce, status: LaneStatus },
     Cursor { listener: ListenerName, cursor: Cursor },
     Seat { seat: Seat, tenure: Tenure },

@@ -140,6 +140,8 @@ named_reads! {
     /// A listener's cursor.
     cursor(listener: crate::words::ListenerName) -> Option<crate::listener::Cursor>
         = Query::Cursor(listener) => Cursor;
+    /// All origins, with what is known of their heads.
+    origins() -> Vec<query::OriginView> = Query::Origins => Origins;
     /// Who holds a seat.
     seat(seat: op::Seat) -> Option<query::SeatView> = Query::Seat(seat) => Seat;
     /// A group and a page of its items.

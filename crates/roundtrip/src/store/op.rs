@@ -9,8 +9,9 @@ use crate::listener::Cursor;
 use crate::sender::{Block, LaneStatus, ParcelStage, SignedAttempt};
 use crate::store::policy::RoutePolicy;
 use crate::words::{
-    AttemptHash, ClaimId, Destination, ErrorNote, GroupKey, Height, HolderName, ItemId, LaneName, ListenerName, Nonce,
-    OccurrenceId, OrderKey, Payload, Place, Position, RequestId, RouteName, Token, UnixMs, WorkerName,
+    AttemptHash, ClaimId, Destination, ErrorNote, GroupKey, Height, HolderName, ItemId, LaneName, ListenerName, Moment,
+    Nonce, OccurrenceId, OrderKey, OriginName, Payload, Place, Position, RequestId, RouteName, Token, UnixMs,
+    WorkerName,
 };
 
 /// One operation of a batch.
@@ -51,6 +52,8 @@ pub enum Op {
         /// At most so many.
         limit: usize,
     },
+    /// An origin's head moved on: what waits for a height may go.
+    Tick(ChainTick),
     /// Requests past their deadline end.
     Expire {
         /// At most so many.
@@ -116,7 +119,7 @@ macro_rules! into_op {
 into_op! {
     Define(Define), Pause(Pause), Admit(Admit), Amend(Amend), Lease(Lease), Extend(Extend), Answer(Answer), Fail(Fail),
     Release(Release), Lead(Lead), Lane(LaneOrder), Assign(Assign), Reject(Reject), Attempt(Attempt), Settle(Settle), Prune(Prune),
-    Gather(Gather), Close(Close), Mend(Mend),
+    Tick(ChainTick), Gather(Gather), Close(Close), Mend(Mend),
 }
 
 /// Sets a route's policies; a route must be defined before it is used.
@@ -172,10 +175,10 @@ pub struct NewRequest {
     pub standing: Standing,
     /// What is asked.
     pub payload: Payload,
-    /// Not to be worked on before this time.
-    pub due: Option<UnixMs>,
-    /// Of no use after this time.
-    pub deadline: Option<UnixMs>,
+    /// Not to be worked on before this moment.
+    pub due: Option<Moment>,
+    /// Of no use after this moment.
+    pub deadline: Option<Moment>,
     /// For routes ordered by priority: higher goes first.
     pub priority: u8,
     /// For routes ordered by key: those with the same key are worked on in order.
@@ -474,6 +477,18 @@ pub enum Judgement {
     Failed(ErrorNote),
 }
 
+/// What an origin's newest block is. A head only ever grows: one that is not higher than
+/// what was told before changes nothing.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct ChainTick {
+    /// Which origin.
+    pub origin: OriginName,
+    /// How high its head is.
+    pub height: Height,
+    /// The block's own time.
+    pub at: UnixMs,
+}
+
 /// Forgets what retention no longer wants.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Prune {
@@ -653,8 +668,8 @@ pub struct Grant {
     pub revision: u16,
     /// Whether its origin calls it final.
     pub standing: Standing,
-    /// Of no use after this time.
-    pub deadline: Option<UnixMs>,
+    /// Of no use after this moment.
+    pub deadline: Option<Moment>,
     /// What is asked.
     pub payload: Payload,
     /// The trace context that it came with.
@@ -780,6 +795,9 @@ pub enum Invalid {
         /// The lowest height that may still be admitted.
         floor: Height,
     },
+    /// A height that no moment can name.
+    #[error("height {} of {} is higher than a moment can be", .0.height.0, .0.origin)]
+    HeightTooHigh(Place),
     /// An empty list where something is needed.
     #[error("an empty {0}")]
     Empty(&'static str),

@@ -164,7 +164,8 @@ pub enum QueueOrder {
         /// How many of one key may be with workers.
         per_key: u16,
     },
-    /// The earliest deadline first, then as they came in; those without one last.
+    /// The earliest deadline first, then as they came in: times, then heights, which no time
+    /// can be compared with; those without one last.
     Deadline,
     /// In no order: each lease starts at another place.
     Random,

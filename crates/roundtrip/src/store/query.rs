@@ -4,14 +4,14 @@ use bytes::Bytes;
 
 use crate::groups::GroupState;
 use crate::inbox::{End, Standing, StateKind};
-use crate::listener::Cursor;
+use crate::listener::{Cursor, Head};
 use crate::sender::{Block, LaneStatus, ParcelStage, SignedAttempt};
 use crate::store::journal::Entry;
 use crate::store::op::Seat;
 use crate::store::policy::RoutePolicy;
 use crate::words::{
-    Destination, ErrorNote, GroupKey, HolderName, ItemId, LaneName, ListenerName, Nonce, OccurrenceId, OrderKey,
-    Payload, Place, RequestId, RouteName, Seq, Token, UnixMs, WorkerName,
+    Destination, ErrorNote, GroupKey, Height, HolderName, ItemId, LaneName, ListenerName, Moment, Nonce, OccurrenceId,
+    OrderKey, OriginName, Payload, Place, RequestId, RouteName, Seq, Token, UnixMs, WorkerName,
 };
 
 /// One read; it sees what the last commit left.
@@ -47,6 +47,8 @@ pub enum Query {
     Lane(LaneName),
     /// A listener's cursor.
     Cursor(ListenerName),
+    /// All origins, with what is known of their heads.
+    Origins,
     /// Who holds a seat.
     Seat(Seat),
     /// A group and a page of its items.
@@ -104,6 +106,8 @@ pub enum Reply {
     Lane(Option<LaneView>),
     /// To `Cursor`.
     Cursor(Option<Cursor>),
+    /// To `Origins`.
+    Origins(Vec<OriginView>),
     /// To `Seat`.
     Seat(Option<SeatView>),
     /// To `Group`.
@@ -152,9 +156,9 @@ pub struct RequestView {
     /// When it came in.
     pub admitted_at: UnixMs,
     /// Not to be worked on before.
-    pub due: UnixMs,
+    pub due: Option<Moment>,
     /// Of no use after.
-    pub deadline: Option<UnixMs>,
+    pub deadline: Option<Moment>,
     /// For routes ordered by priority.
     pub priority: u8,
     /// For routes ordered by key.
@@ -346,6 +350,17 @@ pub struct ParcelView {
     pub stage: ParcelStage,
     /// Where it was found.
     pub block: Option<Block>,
+}
+
+/// An origin, and its clock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OriginView {
+    /// Its name.
+    pub name: OriginName,
+    /// Nothing below is admitted any longer.
+    pub floor: Height,
+    /// Its newest block, and when the store was told; `None` before the first tick.
+    pub head: Option<Head>,
 }
 
 /// Who holds a seat.

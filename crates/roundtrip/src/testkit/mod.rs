@@ -109,6 +109,14 @@ macro_rules! conformance {
                 a_floor_forgets_and_refuses
                 upkeep_bears_a_clock_that_steps_back
             }
+            time {
+                a_request_waits_for_a_height
+                a_height_does_not_stand_for_finality
+                a_deadline_may_be_a_height
+                every_clock_is_looked_at
+                a_head_only_grows
+                a_height_beyond_all_chains_is_refused
+            }
             groups {
                 an_item_joins_once
                 items_are_paged
@@ -234,6 +242,7 @@ mod tests {
             include_str!("suite/replay.rs"),
             include_str!("suite/retry.rs"),
             include_str!("suite/send.rs"),
+            include_str!("suite/time.rs"),
             include_str!("suite/upkeep.rs"),
             include_str!("suite/work.rs"),
         ];

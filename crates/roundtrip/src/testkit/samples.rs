@@ -4,14 +4,14 @@
 use crate::inbox::Standing;
 use crate::sender::{AttemptKind, Block, ParcelStage, SignedAttempt};
 use crate::store::op::{
-    Admit, Amend, Amendment, Answer, Assign, Attempt, CursorMove, Extend, Fail, Gather, Grant, Lead, Lease, Mend,
-    NewParcel, NewRequest, Release, Remedy, Seat, Settle, Sight, Verdict,
+    Admit, Amend, Amendment, Answer, Assign, Attempt, ChainTick, CursorMove, Extend, Fail, Gather, Grant, Lead, Lease,
+    Mend, NewParcel, NewRequest, Release, Remedy, Seat, Settle, Sight, Verdict,
 };
 use crate::store::policy::{Backoff, RoutePolicy};
 use crate::words::{
     AttemptHash, ClaimId, Destination, ErrorClass, ErrorNote, GroupKey, Height, HolderName, ItemId, LaneName,
     ListenerName, Nonce, OccurrenceId, OriginName, ParseError, Payload, Place, Position, RequestId, RouteName, Token,
-    WorkerName,
+    UnixMs, WorkerName,
 };
 
 /// A name that a case has spelled.
@@ -272,6 +272,11 @@ pub fn block(n: u64, height: u64) -> Block {
 /// What the outside shows of a slot.
 pub fn settle(owner: Token, nonce: u64, expected: ParcelStage, sight: Sight) -> Settle {
     Settle { lane: lane(), owner, nonce: Nonce(nonce), expected, sight }
+}
+
+/// The origin's head is this high.
+pub fn tick(height: u64) -> ChainTick {
+    ChainTick { origin: origin(), height: Height(height), at: UnixMs(height * 1000) }
 }
 
 /// Item `n` joins the group.

@@ -212,6 +212,10 @@ async fn listen(stage: &mut Stage, lead: Token, quote_lead: Token, quotes: Route
     stage.tell_one(at(None, 110, vec![request(1), request(2), quote(11, 0)])).await;
     let first = Some(Cursor { version: 1, at: position(110) });
     stage.tell_one(at(first, 120, vec![request(3), quote(12, 9), request(1), request(8)])).await;
+    // One waits for a height, one ends by one.
+    let later = NewRequest { due: Some(place(300).into()), ..final_request(13) };
+    let doomed = NewRequest { deadline: Some(place(250).into()), due: Some(place(900).into()), ..final_request(14) };
+    stage.tell_one(Admit { cursor: None, requests: vec![later, doomed] }).await;
     stage
         .tell(vec![
             orphan(lead, 1).into(),
@@ -291,14 +295,19 @@ async fn mend_and_end(stage: &mut Stage, lead: Token) {
     stage.tell(vec![fatal(&grants[0]), fatal(&grants[1]), published.into()]).await;
     stage.state(3, StateKind::Dead).await;
     stage.tell_one(mend(3, Remedy::Retry)).await;
-    let deadline = Some(stage.bench.now().plus(500));
+    let deadline = Some(stage.bench.now().plus(500).into());
     let doomed = NewRequest { deadline, standing: Standing::Final, ..request(7) };
     stage.tell_one(Admit { cursor: None, requests: vec![doomed, request(9), request(10)] }).await;
     stage.tell_one(Pause { route: route(), paused: true }).await;
     stage.tell(vec![elsewhere(lead, 9).into(), mend(10, Remedy::Cancel).into()]).await;
     stage.bench.clock.advance_ms(500);
-    stage.tell_one(Op::Expire { limit: 10 }).await;
+    stage.tell(vec![tick(299).into(), Op::Expire { limit: 10 }]).await;
+    stage.state(13, StateKind::Held).await;
+    stage.tell_one(tick(300)).await;
     stage.tell_one(Pause { route: route(), paused: false }).await;
+    for (n, state) in [(13, StateKind::Queued), (14, StateKind::Expired)] {
+        stage.state(n, state).await;
+    }
     for (n, state) in [(7, StateKind::Expired), (9, StateKind::Elsewhere), (10, StateKind::Withdrawn)] {
         stage.state(n, state).await;
     }

@@ -10,9 +10,9 @@ use roundtrip::inbox::{Identity, Standing};
 use roundtrip::listener::Cursor;
 use roundtrip::sender::{AttemptKind, ParcelStage};
 use roundtrip::store::op::{
-    Admit, Amend, Amendment, Answer, Assign, Attempt, Close, CursorMove, Define, Effect, Extend, Fail, Gather, Grant,
-    Judgement, LaneOrder, Lead, Lease, Mend, NewParcel, NewRequest, Op, Order, Outcome, Pause, Prune, Release, Remedy,
-    Seat, Settle, Sight, Verdict,
+    Admit, Amend, Amendment, Answer, Assign, Attempt, ChainTick, Close, CursorMove, Define, Effect, Extend, Fail,
+    Gather, Grant, Judgement, LaneOrder, Lead, Lease, Mend, NewParcel, NewRequest, Op, Order, Outcome, Pause, Prune,
+    Release, Remedy, Seat, Settle, Sight, Verdict,
 };
 use roundtrip::store::policy::{Backoff, Gate, Horizon, OnDuplicate, QueueOrder, Rate, Retention, RoutePolicy};
 use roundtrip::store::query::{LaneView, ListFilter, RequestView};
@@ -21,8 +21,8 @@ use roundtrip::testkit::bench::{Bench, Harness, InBatches, InMemory, START};
 use roundtrip::testkit::picture::{Picture, Sights};
 use roundtrip::testkit::samples::*;
 use roundtrip::words::{
-    ClaimId, Destination, ErrorClass, GroupKey, HolderName, LaneName, Nonce, OrderKey, Payload, RequestId, RouteName,
-    Token, UnixMs,
+    ClaimId, Destination, ErrorClass, GroupKey, HolderName, LaneName, Moment, Nonce, OrderKey, Payload, RequestId,
+    RouteName, Token, UnixMs,
 };
 
 /// Small enough that journals are trimmed and receipts spilled.
@@ -32,6 +32,8 @@ const IDS: u64 = 10;
 /// Requests whose ids are hashes, with occurrences of their own.
 const BALLOTS: u64 = 2;
 const BALLOT_OCCURRENCES: u64 = 8;
+/// How many heights the origin's head goes through, mostly by leaps.
+const HEADS: u64 = 40;
 /// Of every route, and the longest: a restart shortens what is longer than its route's.
 const LEASE_MS: u64 = 1000;
 
@@ -335,11 +337,19 @@ impl World {
             place: (!dice.one_in(4)).then(|| place(100 + occurrence_no)),
             standing: standings[dice.roll_as::<usize>(3)],
             key: dice.pick(&[None, Some(order_key(0)), Some(order_key(1))]).flatten(),
-            due: dice.one_in(4).then(|| self.now.plus(dice.roll(2000))),
-            deadline: dice.one_in(4).then(|| self.now.plus(dice.roll(20_000))),
+            due: dice.one_in(4).then(|| self.moment(dice, 2000)),
+            deadline: dice.one_in(4).then(|| self.moment(dice, 20_000)),
             priority: dice.roll_as(3),
             trace: dice.one_in(4).then(|| "trace".into()),
             ..asked
+        }
+    }
+
+    /// A time, or one of the heights that ticks reach.
+    fn moment(&self, dice: &mut Dice, ms: u64) -> Moment {
+        match dice.one_in(3) {
+            true => place(100 + dice.roll(HEADS)).into(),
+            false => self.now.plus(dice.roll(ms)).into(),
         }
     }
 
@@ -472,7 +482,11 @@ impl World {
 
     fn upkeep(&self, dice: &mut Dice) -> Op {
         let limit = dice.roll_as::<usize>(6);
-        match dice.roll(3) {
+        match dice.roll(5) {
+            3 | 4 => {
+                let height = place(100 + dice.roll(HEADS)).height;
+                Op::Tick(ChainTick { origin: origin(), height, at: self.now })
+            }
             0 => Op::Rescue { limit },
             1 => Op::Expire { limit },
             _ => {

@@ -5,7 +5,8 @@ use std::collections::HashSet;
 use super::pace::Pace;
 use super::{Machine, NAMES_MAX, Slot, done};
 use crate::inbox::{
-    End, Occurrence, OccurrenceNote, Occurrences, OriginMark, Request, RouteNo, RowFlags, Standing, State, StateKind,
+    End, MOMENT_HEIGHT_MAX, Occurrence, OccurrenceNote, Occurrences, OriginMark, Request, RouteNo, RowFlags, Standing,
+    State, StateKind, When,
 };
 use crate::listener::{Cursor, CursorStep};
 use crate::store::disk::{Body, ColdReceipt, Disk, Fixture, RequestHead, RequestRow};
@@ -13,7 +14,7 @@ use crate::store::journal::{Event, Subject};
 use crate::store::op::{Admission, Admit, Define, Effect, Full, Invalid, NewRequest, Outcome, Pause, Stale};
 use crate::store::policy::OnDuplicate;
 use crate::words::{
-    ADMIT_MAX, Height, OCCURRENCES_MAX, PAYLOAD_BYTES_MAX, Payload, Place, Seq, TRACE_BYTES_MAX, UnixMs,
+    ADMIT_MAX, Height, Moment, OCCURRENCES_MAX, PAYLOAD_BYTES_MAX, Payload, Place, Seq, TRACE_BYTES_MAX,
 };
 
 /// A queue shorter than this is worked off before what it holds has cooled down.
@@ -117,8 +118,8 @@ impl Machine {
             let count = requests.len();
             return Err(Outcome::Invalid(Invalid::TooMany { what: "requests", count, max: ADMIT_MAX }));
         }
-        let unknown = |r: &&NewRequest| r.place.as_ref().is_some_and(|p| self.known_origin(&p.origin).is_none());
-        if self.origins.len() + requests.iter().filter(unknown).count() > NAMES_MAX {
+        let unknown = |place: &&Place| self.known_origin(&place.origin).is_none();
+        if self.origins.len() + requests.iter().flat_map(NewRequest::places).filter(unknown).count() > NAMES_MAX {
             return Err(Outcome::Invalid(Invalid::TooManyNames(NAMES_MAX)));
         }
         for request in requests {
@@ -134,6 +135,7 @@ impl Machine {
             if let Some(place) = &request.place {
                 self.check_place(place)?;
             }
+            request.moments().try_for_each(check_moment)?;
         }
         Ok(())
     }
@@ -248,8 +250,8 @@ impl Machine {
         let head = RequestHead {
             generation,
             revision: 0,
-            due: new.due.unwrap_or(UnixMs(0)),
-            deadline: new.deadline.unwrap_or(UnixMs::NEVER),
+            due: self.when(disk, new.due.as_ref()).unwrap_or(When::ALWAYS),
+            deadline: self.when(disk, new.deadline.as_ref()).unwrap_or(When::NEVER),
             priority: new.priority,
             key: new.key.map(Box::new),
             occurrence,
@@ -265,7 +267,7 @@ impl Machine {
         // The entry that the row names is only noted below.
         request.last_entry = 0;
         request.behind = self.find_request(&row.id).is_some();
-        request.pass_gates(&self.route(route).policy, self.now);
+        request.pass_gates(&self.route(route).policy, self.clocks());
         let slot = self.requests.insert(request);
         self.list(slot);
         self.note(slot, Event::Admitted { route: new.route, generation });
@@ -344,6 +346,31 @@ pub(super) fn check_payload(payload: &Payload) -> Result<(), Outcome> {
         return Err(Outcome::Invalid(Invalid::PayloadTooLarge { bytes, max: PAYLOAD_BYTES_MAX }));
     }
     Ok(())
+}
+
+/// Refuses a height that is too high to be kept.
+pub(super) fn check_moment(moment: &Moment) -> Result<(), Outcome> {
+    match moment {
+        Moment::Height(place) if place.height > MOMENT_HEIGHT_MAX => {
+            Err(Outcome::Invalid(Invalid::HeightTooHigh(place.clone())))
+        }
+        Moment::Height(_) | Moment::At(_) => Ok(()),
+    }
+}
+
+impl NewRequest {
+    fn moments(&self) -> impl Iterator<Item = &Moment> {
+        self.due.iter().chain(&self.deadline)
+    }
+
+    /// Every place that it names: where it was seen, and what it waits for.
+    fn places(&self) -> impl Iterator<Item = &Place> {
+        let awaited = self.moments().filter_map(|moment| match moment {
+            Moment::Height(place) => Some(place),
+            Moment::At(_) => None,
+        });
+        self.place.iter().chain(awaited)
+    }
 }
 
 pub(super) fn occurrence(new: &NewRequest, origin: OriginMark, revision: u16) -> Occurrence {

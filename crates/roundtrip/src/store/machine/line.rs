@@ -166,7 +166,7 @@ impl Route {
 }
 
 fn rank(order: QueueOrder, request: &Request) -> u64 {
-    order.rank(&request.id, request.priority, request.deadline)
+    order.rank(&request.id, request.priority, request.deadline.rank())
 }
 
 #[cfg(test)]

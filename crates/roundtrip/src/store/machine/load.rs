@@ -1,9 +1,10 @@
 //! Loading a machine from its rows, by sequential scans, in an epoch of its own.
 
 use super::pace::Pace;
-use super::{Group, Machine, Origin, Route, Slot};
+use super::{Group, Machine, Route, Slot};
 use crate::groups::GroupState;
-use crate::inbox::{Request, State};
+use crate::inbox::{Clocks, Request, State};
+use crate::listener::Origin;
 use crate::outbox::Delivery;
 use crate::sender::Lane;
 use crate::store::Options;
@@ -53,7 +54,7 @@ impl Machine {
                 let pace = Pace::used_up(policy.rate, self.now);
                 routes.push((no, Route { pace, ..Route::new(name, policy, paused) }));
             }
-            Fixture::Origin { no, name, floor } => origins.push((no, Origin { name, floor })),
+            Fixture::Origin { no, name, floor, head } => origins.push((no, Origin { name, floor, head })),
             Fixture::Lane { no, name, destination, window, next, status } => {
                 let parcels = Default::default();
                 lanes.push((no, Lane { no, name, destination, window, next, status, parcels }));
@@ -149,7 +150,7 @@ impl Machine {
         for &(_, slot) in by_seq {
             let request = self.requests.get_mut(slot);
             let policy = &self.routes[usize::from(request.route.0)].policy;
-            request.pass_gates(policy, self.now);
+            request.pass_gates(policy, Clocks { now: self.now, origins: &self.origins });
             self.list(slot);
         }
     }

@@ -36,8 +36,8 @@ use receipts::HotReceipts;
 use slots::Slots;
 
 use crate::groups::GroupState;
-use crate::inbox::{End, LeaseMark, OriginNo, Receipt, Request, RouteNo, State, StateKind};
-use crate::listener::Cursor;
+use crate::inbox::{Clocks, End, LeaseMark, OriginNo, Receipt, Request, RouteNo, State, StateKind, When};
+use crate::listener::{Cursor, Origin};
 use crate::outbox::{Delivery, LaneNo};
 use crate::sender::{Lane, LaneStatus, ParcelStage};
 use crate::store::disk::{ColdReceipt, Disk, Fixture, HighWater, Mark, Tenure};
@@ -46,11 +46,11 @@ use crate::store::op::{Effect, Invalid, Missing, Op, Outcome, Seat, Stale};
 use crate::store::policy::{Horizon, QueueOrder, RoutePolicy};
 use crate::store::{Options, Topic};
 use crate::words::{
-    ClaimId, Destination, ErrorClass, ErrorNote, GroupKey, Height, ItemId, LaneName, ListenerName, Nonce, OccurrenceId,
-    OriginName, RequestId, RouteName, Seq, Token, UnixMs,
+    ClaimId, Destination, ErrorClass, ErrorNote, GroupKey, Height, ItemId, LaneName, ListenerName, Moment, Nonce,
+    OccurrenceId, OriginName, RequestId, RouteName, Seq, Token, UnixMs,
 };
 
-/// How many records one tick moves on because their time has come.
+/// How many requests one batch queues because their moment has come; the next goes on.
 const PROMOTE_MAX: usize = 4096;
 /// Most routes, lanes or origins.
 const NAMES_MAX: usize = u16::MAX as usize;
@@ -84,12 +84,6 @@ impl Route {
     fn live(&self) -> u64 {
         self.lists.iter().map(|list| list.len() as u64).sum()
     }
-}
-
-#[derive(Clone, Debug)]
-struct Origin {
-    name: OriginName,
-    floor: Height,
 }
 
 #[derive(Clone, Debug)]
@@ -143,8 +137,8 @@ pub(crate) struct Machine {
     outbox: HashMap<Destination, BTreeMap<Seq, Slot>>,
     leases: BTreeMap<(UnixMs, Seq), Slot>,
     claims: BTreeMap<(ClaimId, Seq), Slot>,
-    due: BTreeMap<(UnixMs, Seq), Slot>,
-    deadlines: BTreeMap<(UnixMs, Seq), Slot>,
+    due: BTreeMap<(When, Seq), Slot>,
+    deadlines: BTreeMap<(When, Seq), Slot>,
     dead: BTreeMap<(UnixMs, Seq), Slot>,
     behind: BTreeMap<(RequestId, Seq), Slot>,
     dirty: Vec<Slot>,
@@ -157,6 +151,10 @@ pub(crate) struct Machine {
     /// The first entry that the journal had when it was opened.
     journal_first: u64,
     touched: BTreeSet<Topic>,
+    /// Origins whose head has moved on, until all that waited for it is queued.
+    ticked: Vec<OriginNo>,
+    /// How many more requests this batch may queue because their moment has come.
+    promotions_left: usize,
     now: UnixMs,
 }
 
@@ -195,6 +193,8 @@ impl Machine {
             entries: Vec::new(),
             journal_first: 1,
             touched: BTreeSet::new(),
+            ticked: Vec::new(),
+            promotions_left: 0,
             now: UnixMs(0),
         }
     }
@@ -205,12 +205,57 @@ impl Machine {
     /// to come round again.
     pub(crate) fn tick<D: Disk>(&mut self, disk: &mut D, now: UnixMs) {
         self.now = now;
-        for _ in 0..PROMOTE_MAX {
-            match self.due.first_key_value() {
-                Some((&(due, _), &slot)) if due <= now => self.regate(disk, slot),
-                _ => break,
-            }
+        self.promotions_left = PROMOTE_MAX;
+        self.promote(disk);
+    }
+
+    /// Queues what has come due, as far as the batch's share goes.
+    fn promote<D: Disk>(&mut self, disk: &mut D) {
+        while self.promotions_left > 0
+            && let Some(slot) = self.next_ripe()
+        {
+            self.promotions_left -= 1;
+            self.regate(disk, slot);
         }
+    }
+
+    /// A request that is held although its moment has come.
+    fn next_ripe(&mut self) -> Option<Slot> {
+        match self.due.first_key_value() {
+            Some((&(first, _), &slot)) if first.wall().is_some_and(|due| due <= self.now) => return Some(slot),
+            _ => {}
+        }
+        while let Some(&origin) = self.ticked.last() {
+            let heights = (When::height(origin, Height(0)), Seq(0))..;
+            match self.due.range(heights).next() {
+                Some((&(due, _), &slot)) if self.clocks().reached(due) => return Some(slot),
+                _ => self.ticked.pop(),
+            };
+        }
+        None
+    }
+
+    /// When a batch next has something to queue because its moment has come: at once, if
+    /// more had come than the last one took; `None` while nothing waits for a time.
+    #[cfg_attr(not(test), expect(dead_code, reason = "for the thread that owns a file, to wake by itself"))]
+    pub(crate) fn next_due(&self) -> Option<UnixMs> {
+        if !self.ticked.is_empty() {
+            return Some(self.now);
+        }
+        let (&(first, _), _) = self.due.first_key_value()?;
+        first.wall().filter(|_| first != When::NEVER)
+    }
+
+    fn clocks(&self) -> Clocks<'_> {
+        Clocks { now: self.now, origins: &self.origins }
+    }
+
+    /// A moment as the store keeps it.
+    fn when<D: Disk>(&mut self, disk: &mut D, moment: Option<&Moment>) -> Option<When> {
+        moment.map(|moment| match moment {
+            Moment::At(time) => When::at(*time),
+            Moment::Height(place) => When::height(self.origin_no(disk, &place.origin), place.height),
+        })
     }
 
     /// Sets the time at which the next reads happen.
@@ -236,6 +281,7 @@ impl Machine {
             Op::Reject(op) => self.reject(disk, op),
             Op::Attempt(op) => self.attempt(disk, op),
             Op::Settle(op) => self.settle(disk, op),
+            Op::Tick(op) => self.tick_origin(disk, op),
             Op::Rescue { limit } => self.rescue(disk, limit),
             Op::Expire { limit } => self.expire(disk, limit),
             Op::Prune(op) => self.prune(disk, op),
@@ -327,9 +373,14 @@ impl Machine {
             return known;
         }
         let no = OriginNo(u16::try_from(self.origins.len()).unwrap_or(u16::MAX));
-        self.origins.push(Origin { name: name.clone(), floor: Height(0) });
-        disk.put_fixture(&Fixture::Origin { no, name: name.clone(), floor: Height(0) });
+        self.origins.push(Origin { name: name.clone(), floor: Height(0), head: None });
+        self.put_origin(disk, no);
         no
+    }
+
+    fn put_origin<D: Disk>(&self, disk: &mut D, no: OriginNo) {
+        let Origin { name, floor, head } = self.origins[usize::from(no.0)].clone();
+        disk.put_fixture(&Fixture::Origin { no, name, floor, head });
     }
 
     fn known_origin(&self, name: &OriginName) -> Option<OriginNo> {
@@ -397,7 +448,7 @@ impl Machine {
                 self.dead.remove(&(letter.forget_at, seq));
             }
         }
-        if request.deadline != UnixMs::NEVER {
+        if request.deadline != When::NEVER {
             self.deadlines.remove(&(request.deadline, seq));
         }
     }
@@ -441,17 +492,21 @@ impl Machine {
                 can_expire = false;
             }
         }
-        if can_expire && request.deadline != UnixMs::NEVER {
+        if can_expire && request.deadline != When::NEVER {
             self.deadlines.insert((request.deadline, seq), slot);
         }
     }
 
     /// Changes a request's state and keeps every index true to it.
     fn change<T>(&mut self, slot: Slot, with: impl FnOnce(&mut Request, &RoutePolicy, UnixMs) -> T) -> T {
+        self.change_by_clocks(slot, |request, policy, clocks| with(request, policy, clocks.now))
+    }
+
+    fn change_by_clocks<T>(&mut self, slot: Slot, with: impl FnOnce(&mut Request, &RoutePolicy, Clocks<'_>) -> T) -> T {
         self.unlist(slot);
         let request = self.requests.get_mut(slot);
         let policy = &self.routes[usize::from(request.route.0)].policy;
-        let result = with(request, policy, self.now);
+        let result = with(request, policy, Clocks { now: self.now, origins: &self.origins });
         if !std::mem::replace(&mut request.rows.dirty, true) {
             self.dirty.push(slot);
         }
@@ -474,9 +529,9 @@ impl Machine {
 
     /// Changes a request's state, then lets the gates decide.
     fn change_and_regate<D: Disk>(&mut self, disk: &mut D, slot: Slot, with: impl FnOnce(&mut Request, UnixMs)) {
-        let unwanted = self.change(slot, |request, policy, now| {
-            with(request, now);
-            request.pass_gates(policy, now);
+        let unwanted = self.change_by_clocks(slot, |request, policy, clocks| {
+            with(request, clocks.now);
+            request.pass_gates(policy, clocks);
             matches!(&request.state, State::Answered(answer) if answer.delivery == Delivery::Ready)
                 && policy.destination.is_none()
         });

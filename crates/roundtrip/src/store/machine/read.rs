@@ -5,16 +5,17 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use super::{Machine, Slot};
-use crate::inbox::{Request, State, StateKind};
+use crate::inbox::{Request, State, StateKind, When};
+use crate::listener::Origin;
 use crate::outbox::Delivery;
 use crate::sender::{Lane, Parcel, Stage};
 use crate::store::disk::{ColdReceipt, Disk};
 use crate::store::journal::Entry;
 use crate::store::query::{
-    Bodies, Count, Found, GroupView, ItemView, JournalPage, LaneView, ListFilter, OccurrenceView, Page, ParcelView,
-    Phase, Query, ReadyDelivery, ReceiptView, Reply, RequestView, RouteView, SeatView,
+    Bodies, Count, Found, GroupView, ItemView, JournalPage, LaneView, ListFilter, OccurrenceView, OriginView, Page,
+    ParcelView, Phase, Query, ReadyDelivery, ReceiptView, Reply, RequestView, RouteView, SeatView,
 };
-use crate::words::{Destination, GroupKey, Nonce, PAGE_MAX, Place, REPLY_BYTES_MAX, RequestId, Seq, UnixMs};
+use crate::words::{Destination, GroupKey, Nonce, PAGE_MAX, Place, REPLY_BYTES_MAX, RequestId, Seq};
 
 /// How many records one page of a list looks at.
 const LOOK_MAX: usize = 20_000;
@@ -38,6 +39,7 @@ impl Machine {
                 Reply::Lane(no.map(|no| lane_view(&self.lanes[usize::from(no.0)], true)))
             }
             Query::Cursor(listener) => Reply::Cursor(self.cursors.get(&listener).copied()),
+            Query::Origins => Reply::Origins(self.origins.iter().map(origin_view).collect()),
             Query::Seat(seat) => Reply::Seat(self.seats.get(&seat).map(|tenure| SeatView {
                 holder: tenure.holder.clone(),
                 token: tenure.token,
@@ -84,8 +86,8 @@ impl Machine {
             standing: request.standing(),
             occurrences: occurrences.collect(),
             admitted_at: request.admitted_at,
-            due: request.due,
-            deadline: Some(request.deadline).filter(|&deadline| deadline != UnixMs::NEVER),
+            due: request.due.moment_unless(When::ALWAYS, &self.origins),
+            deadline: request.deadline.moment_unless(When::NEVER, &self.origins),
             priority: request.priority,
             key: request.key.as_deref().cloned(),
             behind: request.behind,
@@ -236,6 +238,10 @@ fn matches(filter: &ListFilter, request: &Request) -> bool {
         && filter.to.is_none_or(|to| request.admitted_at < to)
         && request.id.0.starts_with(&filter.id_prefix)
         && filter.error_text.as_ref().is_none_or(|text| error.is_some_and(|error| error.text.contains(text)))
+}
+
+fn origin_view(origin: &Origin) -> OriginView {
+    OriginView { name: origin.name.clone(), floor: origin.floor, head: origin.head }
 }
 
 fn lane_view(lane: &Lane, with_parcels: bool) -> LaneView {

@@ -2,7 +2,7 @@
 //! person's `mend`.
 
 use super::{Machine, Slot};
-use crate::inbox::{AnswerMark, End, LeaseMark, RouteNo, Setback, State, StateKind};
+use crate::inbox::{AnswerMark, End, LeaseMark, RouteNo, Setback, State, StateKind, When};
 use crate::outbox::Delivery;
 use crate::store::disk::{AnswerHead, Body, Disk};
 use crate::store::journal::Event;
@@ -10,7 +10,7 @@ use crate::store::op::{
     Answer, Effect, Extend, Fail, Grant, Invalid, Lease, Mend, Outcome, Release, Remedy, Stale, Verdict,
 };
 use crate::store::policy::QueueOrder;
-use crate::words::{ErrorNote, HOLD_MS_MAX, LEASE_MAX, Payload, REPLY_BYTES_MAX, RequestId, Seq, Token, UnixMs};
+use crate::words::{ErrorNote, HOLD_MS_MAX, LEASE_MAX, Payload, REPLY_BYTES_MAX, RequestId, Seq, Token};
 
 /// How many expired requests one lease passes over.
 const PASS_OVER_MAX: usize = 1024;
@@ -92,7 +92,7 @@ impl Machine {
     }
 
     fn in_time<'a>(&self, queued: impl Iterator<Item = &'a Slot>, max: usize) -> Vec<Slot> {
-        let in_time = |slot: &&Slot| self.requests.get(**slot).deadline > self.now;
+        let in_time = |slot: &&Slot| !self.clocks().reached(self.requests.get(**slot).deadline);
         queued.take(max.saturating_add(PASS_OVER_MAX)).filter(in_time).take(max).copied().collect()
     }
 
@@ -123,7 +123,7 @@ impl Machine {
             generation: request.generation,
             revision: request.revision,
             standing: request.standing(),
-            deadline: Some(request.deadline).filter(|&deadline| deadline != UnixMs::NEVER),
+            deadline: request.deadline.moment_unless(When::NEVER, &self.origins),
             payload: body.payload,
             trace: body.trace,
         })
@@ -255,10 +255,9 @@ impl Machine {
     pub(super) fn release<D: Disk>(&mut self, disk: &mut D, op: Release) -> Result<Outcome, Outcome> {
         let slot = self.held(disk, &op.id, op.token)?;
         self.note(slot, Event::Released);
-        self.change(slot, |request, policy, now| {
+        self.change_and_regate(disk, slot, |request, now| {
             request.release(now.plus(op.after_ms));
             request.rows.as_admitted = false;
-            request.pass_gates(policy, now);
         });
         Ok(Outcome::Applied(Effect::Now(self.kind_at(slot))))
     }

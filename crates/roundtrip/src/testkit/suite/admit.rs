@@ -26,7 +26,7 @@ const NEW: Admission = Admission::New { generation: 0 };
 pub async fn a_new_request_is_queued(bench: Bench) {
     bench.define(policy()).await;
     let new = NewRequest {
-        deadline: Some(bench.now().plus(1000)),
+        deadline: Some(bench.now().plus(1000).into()),
         priority: 7,
         trace: Some("00-trace".into()),
         payload: Payload::json("{}"),
@@ -46,7 +46,7 @@ pub async fn a_new_request_is_queued(bench: Bench) {
 /// A request that is not yet due is held, and queued when its time has come.
 pub async fn a_request_waits_until_it_is_due(bench: Bench) {
     bench.define(policy()).await;
-    bench.admit(vec![NewRequest { due: Some(bench.now().plus(500)), ..request(1) }]).await;
+    bench.admit(vec![NewRequest { due: Some(bench.now().plus(500).into()), ..request(1) }]).await;
     bench.expect(&[(1, StateKind::Held)]).await;
     bench.clock.advance_ms(499);
     assert_eq!(bench.lease(1).await, []);
@@ -295,7 +295,7 @@ pub async fn occurrences_are_bounded_and_all_recognised(bench: Bench) {
 pub async fn a_clock_that_steps_back_undoes_nothing(mut bench: Bench) {
     bench.define(policy()).await;
     let start = bench.now();
-    bench.admit(vec![request(1), NewRequest { due: Some(start.plus(1000)), ..request(2) }]).await;
+    bench.admit(vec![request(1), NewRequest { due: Some(start.plus(1000).into()), ..request(2) }]).await;
     let grant = bench.lease_one().await;
     bench.commit().await;
     bench.clock.set(UnixMs(start.0 - 100_000));

@@ -181,7 +181,7 @@ pub async fn withdrawal_takes_the_last_occurrence(bench: Bench) {
 pub async fn nothing_is_amended_after_assignment(bench: Bench) {
     let lead = led(&bench, RoutePolicy { publish_on: Gate::Seen, ..policy() }).await;
     let owner = bench.open_lane(4).await;
-    bench.admit(vec![NewRequest { deadline: Some(bench.now().plus(1000)), ..request(1) }]).await;
+    bench.admit(vec![NewRequest { deadline: Some(bench.now().plus(1000).into()), ..request(1) }]).await;
     let grant = bench.lease_one().await;
     bench.applied(answer(&grant)).await;
     let carry = signed(1, AttemptKind::Carry);

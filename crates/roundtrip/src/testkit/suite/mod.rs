@@ -12,5 +12,6 @@ pub mod repeats;
 pub mod replay;
 pub mod retry;
 pub mod send;
+pub mod time;
 pub mod upkeep;
 pub mod work;

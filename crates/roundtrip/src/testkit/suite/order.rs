@@ -36,7 +36,7 @@ pub async fn order(mut bench: Bench) {
         bench.define(RoutePolicy { order: queue, ..policy() }).await;
         let traits = [(0, None), (255, Some(9_000)), (0, Some(8_000)), (7, None)];
         let new = (first..).zip(traits).map(|(n, (priority, deadline))| {
-            let deadline = deadline.map(|ms| bench.now().plus(ms));
+            let deadline = deadline.map(|ms| bench.now().plus(ms).into());
             NewRequest { priority, deadline, ..request(n) }
         });
         bench.admit(new.collect()).await;
@@ -54,8 +54,8 @@ pub async fn order(mut bench: Bench) {
 /// Requests past their deadline, however many, do not keep those after them back.
 pub async fn deadlines_that_have_passed_are_passed_over(bench: Bench) {
     bench.define(RoutePolicy { order: QueueOrder::Deadline, ..policy() }).await;
-    let soon = Some(bench.now().plus(10));
-    bench.admit((1..=1500).map(|n| NewRequest { deadline: soon, ..request(n) }).collect()).await;
+    let soon = bench.now().plus(10);
+    bench.admit((1..=1500).map(|n| NewRequest { deadline: Some(soon.into()), ..request(n) }).collect()).await;
     bench.admit(vec![request(2000)]).await;
     bench.clock.advance_ms(10);
     assert_eq!(ids(&bench.lease(9).await), [id(2000)]);
@@ -236,7 +236,7 @@ pub async fn one_key_may_have_many(bench: Bench) {
         let answers = grants.iter().map(|grant| answer(grant).into()).collect();
         bench.batch(answers).await;
     }
-    bench.admit(vec![NewRequest { due: Some(UnixMs::NEVER), ..keyed(30_000, 2) }, keyed(30_001, 2)]).await;
+    bench.admit(vec![NewRequest { due: Some(UnixMs::NEVER.into()), ..keyed(30_000, 2) }, keyed(30_001, 2)]).await;
     let effect = bench.applied(mend(1000, Remedy::Cancel)).await;
     assert_eq!(effect, Effect::Now(StateKind::Withdrawn));
     assert_eq!(bench.lease(1).await[0].id, id(1001));

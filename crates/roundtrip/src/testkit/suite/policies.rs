@@ -50,7 +50,7 @@ pub async fn horizon(mut bench: Bench) {
         bench.clock.advance_ms(after_ms);
         bench.applied(Prune { limit: 1000, floors: Vec::new() }).await;
         bench.restart().await;
-        let due = Some(UnixMs::NEVER);
+        let due = Some(UnixMs::NEVER.into());
         let anew = NewRequest { occurrence: occurrence(1000 + n), due, ..request(n) };
         let admission = bench.admit(vec![anew]).await.remove(0);
         assert_eq!(&admission, expected, "{horizon:?} after {after_ms} ms");
@@ -181,7 +181,7 @@ pub async fn retention(mut bench: Bench) {
     bench.define(RoutePolicy { retention, destination: None, ..policy() }).await;
     let lead = bench.lead(Seat::Route(route())).await;
     bench.admit(vec![request(31), request(32), request(33)]).await;
-    bench.admit(vec![NewRequest { deadline: Some(bench.now()), ..request(34) }]).await;
+    bench.admit(vec![NewRequest { deadline: Some(bench.now().into()), ..request(34) }]).await;
     bench.applied(elsewhere(lead, 31)).await;
     bench.applied(mend(32, Remedy::Cancel)).await;
     let grant = bench.lease_one().await;

@@ -9,7 +9,7 @@ use crate::store::op::{
 use crate::store::policy::{Retention, RoutePolicy};
 use crate::testkit::bench::{Bench, must};
 use crate::testkit::samples::*;
-use crate::words::{ErrorClass, UnixMs};
+use crate::words::{ErrorClass, Moment, UnixMs};
 
 fn prune(limit: usize) -> Prune {
     Prune { limit, floors: Vec::new() }
@@ -48,9 +48,9 @@ pub async fn an_overdue_lease_holds_until_it_is_taken_back(bench: Bench) {
 pub async fn a_deadline_ends_a_request(bench: Bench) {
     bench.define(policy()).await;
     let owner = bench.open_lane(4).await;
-    let deadline = Some(bench.now().plus(100));
-    let with = |n| NewRequest { deadline, ..final_request(n) };
-    let held = NewRequest { due: Some(UnixMs::NEVER), ..with(5) };
+    let deadline = Some(Moment::At(bench.now().plus(100)));
+    let with = |n| NewRequest { deadline: deadline.clone(), ..final_request(n) };
+    let held = NewRequest { due: Some(UnixMs::NEVER.into()), ..with(5) };
     bench.admit(vec![with(1), with(2), with(3), with(4), held, final_request(6)]).await;
     let grants = bench.lease(3).await;
     bench.applied(answer(&grants[0])).await;
@@ -73,7 +73,7 @@ pub async fn a_deadline_ends_a_request(bench: Bench) {
 /// A dead letter has no deadline: it waits for a person.
 pub async fn a_dead_letter_does_not_expire(bench: Bench) {
     bench.define(policy()).await;
-    bench.admit(vec![NewRequest { deadline: Some(bench.now().plus(100)), ..request(1) }]).await;
+    bench.admit(vec![NewRequest { deadline: Some(bench.now().plus(100).into()), ..request(1) }]).await;
     let grant = bench.lease_one().await;
     bench.applied(fail(&grant, ErrorClass::Fatal)).await;
     bench.clock.advance_ms(100);
@@ -150,7 +150,7 @@ pub async fn a_floor_forgets_and_refuses(mut bench: Bench) {
 pub async fn upkeep_bears_a_clock_that_steps_back(mut bench: Bench) {
     bench.define(policy()).await;
     let start = bench.now();
-    bench.admit(vec![request(1), NewRequest { deadline: Some(start.plus(100)), ..request(2) }]).await;
+    bench.admit(vec![request(1), NewRequest { deadline: Some(start.plus(100).into()), ..request(2) }]).await;
     let grant = bench.lease_one().await;
     bench.commit().await;
     bench.clock.set(UnixMs(start.0 - 3_600_000));

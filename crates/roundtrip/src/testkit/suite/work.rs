@@ -60,7 +60,7 @@ pub async fn impossible_leases_are_refused(bench: Bench) {
 /// What is past its deadline is not handed out, expired or not.
 pub async fn nothing_is_handed_out_past_its_deadline(bench: Bench) {
     bench.define(policy()).await;
-    let deadline = Some(bench.now().plus(10));
+    let deadline = Some(bench.now().plus(10).into());
     bench.admit(vec![NewRequest { deadline, ..request(1) }, request(2)]).await;
     bench.clock.advance_ms(10);
     assert_eq!(bench.lease(5).await.iter().map(|grant| grant.id).collect::<Vec<_>>(), [id(2)]);

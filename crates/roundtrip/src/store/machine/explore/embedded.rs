@@ -6,7 +6,7 @@ use std::hash::{Hash, Hasher};
 
 use super::super::{Machine, Slot, next_epoch};
 use super::content_of;
-use crate::inbox::{End, Request, RowFlags, State, StateKind};
+use crate::inbox::{End, Request, RowFlags, State, StateKind, When};
 use crate::listener::Cursor;
 use crate::sender::Lane;
 use crate::store::Options;
@@ -149,7 +149,8 @@ struct Image {
     receipts: String,
     lists: Vec<Vec<Seq>>,
     turns: Vec<Vec<(u64, Seq)>>,
-    times: [Vec<(UnixMs, Seq)>; 4],
+    times: [Vec<(UnixMs, Seq)>; 2],
+    moments: [Vec<(When, Seq)>; 2],
     ready: Vec<Seq>,
     claims: Vec<Seq>,
 }
@@ -157,7 +158,8 @@ struct Image {
 impl Image {
     fn of(machine: &Machine) -> Image {
         let lists = machine.routes.iter().flat_map(|route| &route.lists);
-        let times = [&machine.leases, &machine.due, &machine.deadlines, &machine.dead];
+        let times = [&machine.leases, &machine.dead];
+        let moments = [&machine.due, &machine.deadlines];
         Image {
             requests: bare_requests(machine),
             lanes: machine.lanes.clone(),
@@ -167,6 +169,7 @@ impl Image {
             lists: lists.map(|list| list.keys().copied().collect()).collect(),
             turns: machine.routes.iter().map(|route| route.ranked.keys().copied().collect()).collect(),
             times: times.map(|index| index.keys().copied().collect()),
+            moments: moments.map(|index| index.keys().copied().collect()),
             ready: machine.outbox.values().flat_map(|ready| ready.keys().copied()).collect(),
             claims: machine.claims.keys().map(|(_, seq)| *seq).collect(),
         }

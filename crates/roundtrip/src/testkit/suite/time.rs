@@ -1,0 +1,134 @@
+//! Moments: what waits for a time or for a chain's height, and `tick`, which tells how
+//! high a chain is.
+
+use crate::inbox::StateKind;
+use crate::listener::Head;
+use crate::store::op::{Admit, ChainTick, Effect, Invalid, NewRequest, Op, Outcome, Prune, Remedy, Seat};
+use crate::store::policy::{Gate, RoutePolicy};
+use crate::store::query::OriginView;
+use crate::store::{ReadExt, Topic};
+use crate::testkit::bench::{Bench, must};
+use crate::testkit::samples::*;
+use crate::words::{ErrorClass, Height, Moment, OriginName, Place};
+
+fn due_at(n: u64, height: u64) -> NewRequest {
+    NewRequest { due: Some(place(height).into()), ..final_request(n) }
+}
+
+fn other_chain() -> OriginName {
+    OriginName::new("chain-d").unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// A request that is due at a height is held until a tick reaches it; another chain's
+/// ticks, and time, do not matter.
+pub async fn a_request_waits_for_a_height(mut bench: Bench) {
+    bench.define(policy()).await;
+    bench.admit(vec![due_at(1, 500), due_at(2, 501), due_at(3, 510)]).await;
+    let (view, _) = bench.live(1).await;
+    assert_eq!(view.due, Some(Moment::Height(place(500))));
+    bench.clock.advance_ms(1_000_000);
+    bench.applied(tick(499)).await;
+    bench.applied(ChainTick { origin: other_chain(), ..tick(1000) }).await;
+    bench.expect(&[(1, StateKind::Held), (2, StateKind::Held)]).await;
+    let mut hints = bench.store().changes(Topic::Inbox(route()));
+    assert!(hints.changed().await, "a reader looks once at once");
+    bench.applied(tick(501)).await;
+    assert!(hints.changed().await, "workers are told");
+    bench.expect(&[(1, StateKind::Queued), (2, StateKind::Queued), (3, StateKind::Held)]).await;
+    drop(hints);
+    bench.restart().await;
+    bench.expect(&[(1, StateKind::Queued), (3, StateKind::Held)]).await;
+    bench.admit(vec![due_at(4, 501), due_at(5, 502)]).await;
+    bench.expect(&[(4, StateKind::Queued), (5, StateKind::Held)]).await;
+    // What was handed out and comes back waits for a time, not for its height again.
+    let grant = bench.lease_one().await;
+    bench.applied(fail(&grant, ErrorClass::Retryable)).await;
+    bench.expect(&[(1, StateKind::Queued)]).await;
+}
+
+/// Both its height and its finality must come.
+pub async fn a_height_does_not_stand_for_finality(bench: Bench) {
+    bench.define(RoutePolicy { work_on: Gate::Final, ..policy() }).await;
+    let lead = bench.lead(Seat::Route(route())).await;
+    bench.admit(vec![NewRequest { due: Some(place(500).into()), ..request(1) }]).await;
+    bench.applied(tick(600)).await;
+    bench.expect(&[(1, StateKind::Held)]).await;
+    bench.applied(finalize(lead, 1)).await;
+    bench.expect(&[(1, StateKind::Queued)]).await;
+}
+
+/// A deadline at a height ends a request under the same rules as a time does.
+pub async fn a_deadline_may_be_a_height(mut bench: Bench) {
+    bench.define(policy()).await;
+    let with = |n, height| NewRequest { deadline: Some(place(height).into()), ..final_request(n) };
+    bench.admit(vec![with(1, 500), with(2, 500), with(3, 501), with(4, 500), final_request(5)]).await;
+    let grant = bench.lease_one().await;
+    assert_eq!(grant.deadline, Some(Moment::Height(place(500))));
+    bench.applied(fail(&grant, ErrorClass::Fatal)).await;
+    assert_eq!(bench.applied(Op::Expire { limit: 9 }).await, Effect::Count(0));
+    bench.applied(tick(500)).await;
+    let handed_out: Vec<_> = bench.lease(2).await.into_iter().map(|grant| grant.id).collect();
+    assert_eq!(handed_out, [id(3), id(5)], "nothing is handed out past its deadline");
+    bench.commit().await;
+    bench.restart().await;
+    assert_eq!(bench.applied(Op::Expire { limit: 1 }).await, Effect::Count(1));
+    assert_eq!(bench.applied(Op::Expire { limit: 9 }).await, Effect::Count(1));
+    use StateKind::{Dead, Expired};
+    bench.expect(&[(1, Dead), (2, Expired), (4, Expired)]).await;
+    bench.applied(mend(1, Remedy::Retry)).await;
+    assert_eq!(bench.applied(Op::Expire { limit: 9 }).await, Effect::Count(1), "its time is over, like any other's");
+    bench.expect(&[(3, StateKind::Leased)]).await;
+}
+
+/// Times and the heights of several chains do not stand in each other's way.
+pub async fn every_clock_is_looked_at(bench: Bench) {
+    bench.define(policy()).await;
+    let other = |height| Place { origin: other_chain(), height: Height(height) };
+    let far = bench.now().plus(1_000_000);
+    let moments: [Moment; 3] = [far.into(), place(500).into(), other(7).into()];
+    for (n, deadline) in (1..).zip(moments) {
+        bench.admit(vec![NewRequest { deadline: Some(deadline), ..request(n) }]).await;
+    }
+    bench.applied(ChainTick { origin: other_chain(), ..tick(7) }).await;
+    assert_eq!(bench.applied(Op::Expire { limit: 9 }).await, Effect::Count(1));
+    bench.expect(&[(1, StateKind::Queued), (2, StateKind::Queued), (3, StateKind::Expired)]).await;
+    bench.applied(tick(500)).await;
+    bench.clock.set(far);
+    assert_eq!(bench.applied(Op::Expire { limit: 9 }).await, Effect::Count(2));
+}
+
+/// A head only grows, outlives a restart, and tells when it was last heard of.
+pub async fn a_head_only_grows(mut bench: Bench) {
+    let origins = |bench: &Bench| {
+        let store = bench.store().clone();
+        async move { must(store.origins().await, "origins") }
+    };
+    assert_eq!(origins(&bench).await, []);
+    bench.applied(tick(500)).await;
+    let told_at = bench.now();
+    bench.clock.advance_ms(60_000);
+    assert_eq!(bench.apply(tick(500)).await, Outcome::Duplicate(Effect::Done));
+    assert_eq!(bench.apply(tick(400)).await, Outcome::Duplicate(Effect::Done));
+    let head = Some(Head { height: Height(500), at: tick(500).at, told_at });
+    let known = OriginView { name: origin(), floor: Height(0), head };
+    assert_eq!(origins(&bench).await, [known.clone()]);
+    bench.applied(Prune { limit: 9, floors: vec![place(20)] }).await;
+    bench.restart().await;
+    assert_eq!(origins(&bench).await, [OriginView { floor: Height(20), ..known }], "neither forgets the other");
+}
+
+/// A height that cannot be kept is refused, with all that came with it.
+pub async fn a_height_beyond_all_chains_is_refused(bench: Bench) {
+    bench.define(policy()).await;
+    let far = place(1 << 47);
+    for new in [
+        NewRequest { due: Some(far.clone().into()), ..request(1) },
+        NewRequest { deadline: Some(far.clone().into()), ..request(1) },
+    ] {
+        let outcome = bench.apply(Admit { cursor: None, requests: vec![request(2), new] }).await;
+        assert_eq!(outcome, Outcome::Invalid(Invalid::HeightTooHigh(far.clone())));
+    }
+    assert_eq!(bench.found(2).await, None);
+    bench.admit(vec![NewRequest { due: Some(place((1 << 47) - 1).into()), ..request(1) }]).await;
+    bench.expect(&[(1, StateKind::Held)]).await;
+}
