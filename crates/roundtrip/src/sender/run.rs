@@ -337,7 +337,9 @@ impl Sender {
     }
 
     async fn ready(&self, limit: usize) -> Result<Vec<ReadyDelivery>, StationError> {
-        match persist::read(&*self.store, Query::Ready { destination: self.destination.clone(), limit }).await? {
+        match persist::read(&*self.store, Query::Ready { destination: self.destination.clone(), after: None, limit })
+            .await?
+        {
             Reply::Ready(ready) => Ok(ready),
             _ => Err(StoreError::Damaged("a store answered another read".into()).into()),
         }

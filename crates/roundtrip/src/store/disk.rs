@@ -18,7 +18,7 @@ use crate::listener::{Cursor, Head};
 use crate::outbox::LaneNo;
 use crate::sender::{LaneStatus, Parcel};
 use crate::store::journal::Entry;
-use crate::store::op::Seat;
+use crate::store::op::{GroupPlan, Seat};
 use crate::store::policy::RoutePolicy;
 use crate::words::{
     Destination, ErrorNote, GroupKey, Height, HolderName, ItemId, LaneName, ListenerName, Nonce, OccurrenceId,
@@ -109,6 +109,7 @@ impl Fixture {
             Fixture::Seat { seat: Seat::Lane(name), .. } => (4, name.to_string()),
             Fixture::Seat { seat: Seat::Route(name), .. } => (5, name.to_string()),
             Fixture::Seat { seat: Seat::Upkeep, .. } => (6, String::new()),
+            Fixture::Seat { seat: Seat::Destination(name), .. } => (7, name.to_string()),
         }
     }
 }
@@ -160,6 +161,8 @@ pub(crate) struct GroupRow {
     pub(crate) state: GroupState,
     /// When it may be forgotten; known once its request has ended.
     pub(crate) forget_at: Option<UnixMs>,
+    /// How it seals itself, while it is open.
+    pub(crate) plan: Option<Box<GroupPlan>>,
 }
 
 /// An item's row, less its payload.
@@ -191,6 +194,8 @@ pub(crate) trait Disk {
     fn delete_parcel(&mut self, lane: LaneNo, nonce: Nonce);
     fn put_fixture(&mut self, fixture: &Fixture);
     fn put_group(&mut self, no: u64, row: &GroupRow);
+    /// How an open group seals itself.
+    fn group_plan(&mut self, no: u64) -> Option<Box<GroupPlan>>;
     fn delete_group(&mut self, no: u64);
     fn put_item(&mut self, no: u64, row: &ItemRow, payload: &Payload);
     fn delete_item(&mut self, no: u64);
@@ -320,6 +325,10 @@ impl Disk for RamDisk {
 
     fn put_group(&mut self, no: u64, row: &GroupRow) {
         self.groups.insert(no, row.clone());
+    }
+
+    fn group_plan(&mut self, no: u64) -> Option<Box<GroupPlan>> {
+        self.groups.get(&no).and_then(|row| row.plan.clone())
     }
 
     fn delete_group(&mut self, no: u64) {

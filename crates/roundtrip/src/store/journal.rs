@@ -7,7 +7,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::inbox::End;
 use crate::sender::{Block, LaneStatus};
-use crate::words::{AttemptHash, ErrorNote, GroupKey, LaneName, Nonce, RequestId, RouteName, UnixMs, WorkerName};
+use crate::words::{
+    AttemptHash, Destination, ErrorNote, GroupKey, LaneName, Nonce, RequestId, RouteName, UnixMs, WorkerName,
+};
 
 /// One change.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -103,6 +105,11 @@ pub enum Event {
     Returned {
         /// Why, if the outside said so.
         error: Option<ErrorNote>,
+    },
+    /// It was delivered to a destination without lanes.
+    Published {
+        /// Where.
+        destination: Destination,
     },
     /// It is a dead letter.
     Died {

@@ -128,9 +128,12 @@ named_reads! {
     timeline(id: crate::words::RequestId) -> Vec<journal::Entry> = Query::Timeline(id) => Timeline;
     /// A page of the journal.
     journal(from: u64, limit: usize) -> query::JournalPage = Query::Journal { from, limit } => Journal;
-    /// Answers that wait for a slot.
+    /// Answers that wait to be sent, from the oldest on.
     ready(destination: Destination, limit: usize) -> Vec<query::ReadyDelivery>
-        = Query::Ready { destination, limit } => Ready;
+        = Query::Ready { destination, after: None, limit } => Ready;
+    /// Answers that wait to be sent, from the oldest after this one on.
+    ready_after(destination: Destination, after: Option<crate::words::Seq>, limit: usize) -> Vec<query::ReadyDelivery>
+        = Query::Ready { destination, after, limit } => Ready;
     /// All routes.
     routes() -> Vec<query::RouteView> = Query::Routes => Routes;
     /// All lanes, without their parcels.
@@ -154,7 +157,7 @@ named_reads! {
 pub enum Topic {
     /// Requests of a route may be waiting for a worker.
     Inbox(RouteName),
-    /// Answers for a destination may be waiting for a slot.
+    /// Answers for a destination may be waiting to be sent.
     Outbox(Destination),
     /// A live request was amended.
     Amendments,

@@ -47,6 +47,8 @@ pub enum Op {
     Attempt(Attempt),
     /// What the outside shows of a parcel.
     Settle(Settle),
+    /// What became of a delivery to a destination without lanes.
+    Publish(Publish),
     /// Leases that ran out go back.
     Rescue {
         /// At most so many.
@@ -56,6 +58,11 @@ pub enum Op {
     Tick(ChainTick),
     /// Requests past their deadline end.
     Expire {
+        /// At most so many.
+        limit: usize,
+    },
+    /// Groups whose moment has come are sealed.
+    Fire {
         /// At most so many.
         limit: usize,
     },
@@ -74,7 +81,9 @@ impl Op {
     pub fn records(&self) -> usize {
         match self {
             Op::Admit(op) => op.requests.len().max(1),
-            Op::Answer(op) => 1 + op.follow_ups.len() + op.items.len(),
+            // An item may be the one that seals its group.
+            Op::Answer(op) => 1 + op.follow_ups.len() + 2 * op.items.len(),
+            Op::Gather(_) => 2,
             Op::Assign(op) => op.parcels.len().max(1),
             _ => 1,
         }
@@ -87,13 +96,13 @@ impl Op {
             Op::Admit(op) => new(&op.requests),
             Op::Amend(Amend { change: Amendment::Supersede { payload, .. }, .. }) => payload.bytes.len(),
             Op::Answer(op) => {
-                let items: usize = op.items.iter().map(|item| item.payload.bytes.len()).sum();
+                let items: usize = op.items.iter().map(Gather::payload_bytes).sum();
                 op.response.bytes.len() + new(&op.follow_ups) + items
             }
             Op::Fail(Fail { verdict: Verdict::Dead { response: Some(response) }, .. }) => response.bytes.len(),
             Op::Assign(op) => op.parcels.iter().map(|p| p.attempt.bytes.len()).sum(),
             Op::Attempt(op) => op.attempt.bytes.len(),
-            Op::Gather(op) => op.payload.bytes.len(),
+            Op::Gather(op) => op.payload_bytes(),
             Op::Close(op) => op.request.payload.bytes.len(),
             _ => 0,
         }
@@ -119,7 +128,7 @@ macro_rules! into_op {
 into_op! {
     Define(Define), Pause(Pause), Admit(Admit), Amend(Amend), Lease(Lease), Extend(Extend), Answer(Answer), Fail(Fail),
     Release(Release), Lead(Lead), Lane(LaneOrder), Assign(Assign), Reject(Reject), Attempt(Attempt), Settle(Settle), Prune(Prune),
-    Tick(ChainTick), Gather(Gather), Close(Close), Mend(Mend),
+    Tick(ChainTick), Publish(Publish), Gather(Gather), Close(Close), Mend(Mend),
 }
 
 /// Sets a route's policies; a route must be defined before it is used.
@@ -161,7 +170,7 @@ pub struct CursorMove {
 }
 
 /// A request that comes in.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub struct NewRequest {
     /// The route that it takes.
     pub route: RouteName,
@@ -326,6 +335,8 @@ pub enum Seat {
     Lane(LaneName),
     /// To amend a route's requests.
     Route(RouteName),
+    /// To deliver to a destination that has no lanes.
+    Destination(Destination),
     /// To do the upkeep.
     Upkeep,
 }
@@ -477,6 +488,31 @@ pub enum Judgement {
     Failed(ErrorNote),
 }
 
+/// Records what became of a delivery, after it was made. Only what is ready ends by it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Publish {
+    /// To which destination; it has no lanes.
+    pub destination: Destination,
+    /// The token of the destination's seat.
+    pub owner: Token,
+    /// Whose answer.
+    pub id: RequestId,
+    /// Which answer, as [`ReadyDelivery::answer`](crate::store::query::ReadyDelivery::answer)
+    /// names it: one that was superseded on its way ends nothing.
+    pub answer: Token,
+    /// What became of it.
+    pub result: PublishResult,
+}
+
+/// What became of a delivery.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum PublishResult {
+    /// It is where it was wanted.
+    Delivered,
+    /// It will never be taken: a dead letter that keeps its answer.
+    Refused(ErrorNote),
+}
+
 /// What an origin's newest block is. A head only ever grows: one that is not higher than
 /// what was told before changes nothing.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -508,6 +544,27 @@ pub struct Gather {
     pub item: ItemId,
     /// The item.
     pub payload: Payload,
+    /// How the group is to be sealed by itself. The item that opens a group decides;
+    /// the plans of those that follow are not looked at.
+    pub plan: Option<Box<GroupPlan>>,
+}
+
+impl Gather {
+    fn payload_bytes(&self) -> usize {
+        self.payload.bytes.len() + self.plan.as_ref().map_or(0, |plan| plan.request.payload.bytes.len())
+    }
+}
+
+/// How a group is sealed by itself: by whichever comes first. A route that has no room
+/// leaves it open, and it is tried again.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+pub struct GroupPlan {
+    /// With the commit that brings this many items.
+    pub seal_at_items: Option<u64>,
+    /// When this moment has come, by `fire`.
+    pub seal_at: Option<Moment>,
+    /// The request that refers to it.
+    pub request: NewRequest,
 }
 
 /// Seals a group once and admits the request that refers to it.
@@ -801,8 +858,8 @@ pub enum Invalid {
     /// An empty list where something is needed.
     #[error("an empty {0}")]
     Empty(&'static str),
-    /// A parcel may carry only deliveries for its lane's destination.
-    #[error("request {0} is not for this lane's destination")]
+    /// Only deliveries for the destination may be sent there.
+    #[error("request {0} is not for this destination")]
     OtherDestination(RequestId),
     /// Two parts of one operation name the same thing.
     #[error("{0} twice in one operation")]
@@ -833,6 +890,17 @@ pub enum Invalid {
         given: RequestId,
         /// What is wrong with its payload.
         why: IdentityError,
+    },
+    /// A destination that has lanes takes no courier.
+    #[error("destination {0} is served by lanes: give what is delivered without them a destination of its own")]
+    ServedByLanes(Destination),
+    /// A destination that has a courier takes no lanes.
+    #[error("destination {destination} is served by {holder} without lanes: give the lane a destination of its own")]
+    ServedBySeat {
+        /// Which destination.
+        destination: Destination,
+        /// Who delivers there.
+        holder: HolderName,
     },
     /// More names than the store can number.
     #[error("more than {0} routes, lanes or origins")]

@@ -32,10 +32,12 @@ pub enum Query {
         /// At most so many.
         limit: usize,
     },
-    /// Answers that wait for a slot, oldest first.
+    /// Answers that wait to be sent, oldest first.
     Ready {
         /// Of which destination.
         destination: Destination,
+        /// Only those admitted after this one.
+        after: Option<Seq>,
         /// At most so many.
         limit: usize,
     },
@@ -292,7 +294,7 @@ pub struct JournalPage {
     pub reset: bool,
 }
 
-/// An answer that waits for a slot.
+/// An answer that waits to be sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReadyDelivery {
     /// Which request.
@@ -301,6 +303,12 @@ pub struct ReadyDelivery {
     pub seq: Seq,
     /// Its route.
     pub route: RouteName,
+    /// Which generation of its id.
+    pub generation: u32,
+    /// Which content was answered, from 0.
+    pub revision: u16,
+    /// The token under which the answer was recorded; no other answer has it.
+    pub answer: Token,
     /// The response to deliver.
     pub response: Payload,
     /// Whether it tells of a failure.
@@ -385,6 +393,10 @@ pub struct GroupView {
     pub items: u64,
     /// How many came late.
     pub late: u64,
+    /// With how many items it seals itself, while it is open.
+    pub seal_at_items: Option<u64>,
+    /// When it is to be sealed, while it is open.
+    pub seal_at: Option<Moment>,
     /// The page.
     pub page: Vec<ItemView>,
 }

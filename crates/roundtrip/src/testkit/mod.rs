@@ -122,6 +122,22 @@ macro_rules! conformance {
                 items_are_paged
                 a_seal_is_all_or_nothing
                 a_group_is_forgotten_after_its_request
+                a_full_group_seals_itself
+                an_answer_may_seal_a_group
+                a_timer_seals_a_group
+                a_height_seals_a_group
+                firing_is_bounded
+                a_seal_waits_for_room
+                a_plan_is_checked_when_it_is_made
+            }
+            publish {
+                a_delivery_settles_once
+                a_refused_delivery_keeps_its_answer
+                a_delivered_failure_ends_dead
+                only_the_courier_publishes
+                only_the_answer_that_was_delivered_ends
+                lanes_and_couriers_do_not_mix
+                ready_answers_are_paged
             }
             reads {
                 lists_are_filtered_and_paged
@@ -237,6 +253,7 @@ mod tests {
             include_str!("suite/limits.rs"),
             include_str!("suite/order.rs"),
             include_str!("suite/policies.rs"),
+            include_str!("suite/publish.rs"),
             include_str!("suite/reads.rs"),
             include_str!("suite/repeats.rs"),
             include_str!("suite/replay.rs"),

@@ -41,8 +41,9 @@ impl Picture {
         let cursors = sights.listeners.iter().cloned().map(Query::Cursor);
         let groups = sights.groups.iter().cloned().map(|group| Query::Group { group, skip: 0, limit: PAGE_MAX });
         let ready = sights.destinations.iter().cloned();
-        let ready = ready.map(|destination| Query::Ready { destination, limit: PAGE_MAX });
-        for query in cursors.chain(groups).chain(ready).chain([Query::Seat(Seat::Upkeep)]) {
+        let ready = ready.map(|destination| Query::Ready { destination, after: None, limit: PAGE_MAX });
+        let couriers = sights.destinations.iter().cloned().map(|to| Query::Seat(Seat::Destination(to)));
+        for query in cursors.chain(groups).chain(ready).chain(couriers).chain([Query::Seat(Seat::Upkeep)]) {
             picture.ask(store, query).await;
         }
         if let Reply::Routes(routes) = must(store.read(Query::Routes).await, "routes") {
@@ -100,6 +101,7 @@ impl Picture {
                 Reply::Seat(Some(seat)) => seat.token = none,
                 Reply::List(page) => page.requests.iter_mut().for_each(|request| mask(&mut request.phase)),
                 Reply::Get(Some(Found::Live(request, _))) => mask(&mut request.phase),
+                Reply::Ready(ready) => ready.iter_mut().for_each(|delivery| delivery.answer = none),
                 _ => {}
             }
         }

@@ -5,9 +5,10 @@ use crate::inbox::Standing;
 use crate::sender::{AttemptKind, Block, ParcelStage, SignedAttempt};
 use crate::store::op::{
     Admit, Amend, Amendment, Answer, Assign, Attempt, ChainTick, CursorMove, Extend, Fail, Gather, Grant, Lead, Lease,
-    Mend, NewParcel, NewRequest, Release, Remedy, Seat, Settle, Sight, Verdict,
+    Mend, NewParcel, NewRequest, Publish, PublishResult, Release, Remedy, Seat, Settle, Sight, Verdict,
 };
 use crate::store::policy::{Backoff, RoutePolicy};
+use crate::store::query::ReadyDelivery;
 use crate::words::{
     AttemptHash, ClaimId, Destination, ErrorClass, ErrorNote, GroupKey, Height, HolderName, ItemId, LaneName,
     ListenerName, Nonce, OccurrenceId, OriginName, ParseError, Payload, Place, Position, RequestId, RouteName, Token,
@@ -274,6 +275,12 @@ pub fn settle(owner: Token, nonce: u64, expected: ParcelStage, sight: Sight) -> 
     Settle { lane: lane(), owner, nonce: Nonce(nonce), expected, sight }
 }
 
+/// This delivery was made.
+pub fn delivered(owner: Token, delivery: &ReadyDelivery) -> Publish {
+    let (id, answer, result) = (delivery.id, delivery.answer, PublishResult::Delivered);
+    Publish { destination: destination(), owner, id, answer, result }
+}
+
 /// The origin's head is this high.
 pub fn tick(height: u64) -> ChainTick {
     ChainTick { origin: origin(), height: Height(height), at: UnixMs(height * 1000) }
@@ -281,5 +288,5 @@ pub fn tick(height: u64) -> ChainTick {
 
 /// Item `n` joins the group.
 pub fn gather(n: u64) -> Gather {
-    Gather { group: group(), item: item(n), payload: Payload::raw(format!("item {n}")) }
+    Gather { group: group(), item: item(n), payload: Payload::raw(format!("item {n}")), plan: None }
 }

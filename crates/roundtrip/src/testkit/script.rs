@@ -1,6 +1,6 @@
 //! One whole story, told to a store batch by batch: two routes, a reorg, work that
-//! fails and work that lasts, a group, a lane with a bump, a cancel and a reorg,
-//! deadlines and retention. Cutting it at every commit, replaying every batch, and
+//! fails and work that lasts, groups closed by hand, by count and by time, a lane with a
+//! bump, a cancel and a reorg, deliveries without a lane, deadlines and retention. Cutting it at every commit, replaying every batch, and
 //! restarting after each must all lead to the same end.
 
 use std::collections::BTreeSet;
@@ -13,11 +13,11 @@ use crate::inbox::{Standing, StateKind};
 use crate::listener::Cursor;
 use crate::sender::{AttemptKind, ParcelStage};
 use crate::store::op::{
-    Admit, Answer, Close, CursorMove, Define, Effect, Extend, Fail, Grant, Judgement, LaneOrder, Lead, Lease,
-    NewRequest, Op, Order, Outcome, Pause, Prune, Remedy, Seat, Sight, Verdict,
+    Admit, Answer, Close, CursorMove, Define, Effect, Extend, Fail, Gather, Grant, GroupPlan, Judgement, LaneOrder,
+    Lead, Lease, NewRequest, Op, Order, Outcome, Pause, Prune, Publish, PublishResult, Remedy, Seat, Sight, Verdict,
 };
 use crate::store::policy::{Gate, QueueOrder, Retention, RoutePolicy};
-use crate::store::{Store, StoreError};
+use crate::store::{ReadExt, Store, StoreError};
 use crate::words::{ClaimId, ErrorClass, Nonce, Payload, RouteName, Token};
 
 /// What befalls the story's batches.
@@ -83,7 +83,7 @@ impl Stage {
         let sights = Sights {
             ids: (1..=30).map(id).collect(),
             listeners: BTreeSet::from([listener()]),
-            groups: BTreeSet::from([group()]),
+            groups: BTreeSet::from([group(), group_named("full"), group_named("timed")]),
             destinations: BTreeSet::from([destination(), other_destination()]),
         };
         Picture::of(&**self.bench.store(), &sights).await
@@ -199,6 +199,7 @@ async fn story(stage: &mut Stage) {
     work(stage, quotes()).await;
     send(stage, owner).await;
     mend_and_end(stage, lead).await;
+    publish(stage).await;
     tidy(stage).await;
 }
 
@@ -313,12 +314,44 @@ async fn mend_and_end(stage: &mut Stage, lead: Token) {
     }
 }
 
+/// Two groups that seal themselves, whose answers go out without a lane: one is taken,
+/// one is refused and, when a person says so, delivered after all.
+async fn publish(stage: &mut Stage) {
+    let hooks = || route_named("hooks");
+    let policy = RoutePolicy { destination: Some(other_destination()), ..policy() };
+    stage.tell_one(Define { route: hooks(), policy }).await;
+    let owner = stage.lead(Seat::Destination(other_destination())).await;
+    let hook = |n| NewRequest { route: hooks(), ..final_request(n) };
+    let planned = |key: &str, n, seal_at_items, seal_at, request| {
+        let plan = Some(Box::new(GroupPlan { seal_at_items, seal_at, request: hook(request) }));
+        Op::from(Gather { group: group_named(key), plan, ..gather(n) })
+    };
+    let at = stage.bench.now().plus(100);
+    stage.tell(vec![planned("full", 1, Some(2), None, 15), planned("timed", 1, Some(9), Some(at.into()), 16)]).await;
+    stage.tell_one(Gather { group: group_named("full"), ..gather(2) }).await;
+    stage.bench.clock.advance_ms(100);
+    stage.tell_one(Op::Fire { limit: 10 }).await;
+    stage.tell_one(Gather { group: group_named("timed"), ..gather(2) }).await;
+    let grants = stage.lease(hooks(), 6, 2).await;
+    stage.tell(grants.iter().map(|grant| answer(grant).into()).collect()).await;
+    let ready = must(stage.bench.store().ready(other_destination(), 9).await, "ready");
+    let to = |delivery| Publish { destination: other_destination(), ..delivered(owner, delivery) };
+    let refused = Publish { result: PublishResult::Refused(note(ErrorClass::Fatal)), ..to(&ready[1]) };
+    stage.tell(vec![to(&ready[0]).into(), refused.into()]).await;
+    for (n, state) in [(15, StateKind::Settled), (16, StateKind::Dead)] {
+        stage.state(n, state).await;
+    }
+    stage.tell_one(mend(16, Remedy::Retry)).await;
+    stage.tell_one(to(&ready[1])).await;
+    stage.state(16, StateKind::Settled).await;
+}
+
 /// Retention, after which much is forgotten; one lease lasts beyond the end.
 async fn tidy(stage: &mut Stage) {
     stage.tell_one(LaneOrder { lane: lane(), order: Order::Observe { outside_next: Nonce(10) } }).await;
     stage.tell_one(LaneOrder { lane: lane(), order: Order::Quarantine { until: stage.bench.now().plus(5) } }).await;
     stage.bench.clock.advance_ms(40 * 24 * 60 * 60 * 1000);
-    stage.tell_one(Prune { limit: 2, floors: vec![place(105)] }).await;
+    stage.tell_one(Prune { limit: 100, floors: vec![place(105)] }).await;
     stage.tell_one(Prune { limit: 100, floors: vec![] }).await;
     stage.lease(route(), 5, 1).await;
     assert_eq!(stage.bench.found(12).await, None, "its receipt is forgotten");

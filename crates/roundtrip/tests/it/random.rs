@@ -11,11 +11,11 @@ use roundtrip::listener::Cursor;
 use roundtrip::sender::{AttemptKind, ParcelStage};
 use roundtrip::store::op::{
     Admit, Amend, Amendment, Answer, Assign, Attempt, ChainTick, Close, CursorMove, Define, Effect, Extend, Fail,
-    Gather, Grant, Judgement, LaneOrder, Lead, Lease, Mend, NewParcel, NewRequest, Op, Order, Outcome, Pause, Prune,
-    Release, Remedy, Seat, Settle, Sight, Verdict,
+    Gather, Grant, GroupPlan, Judgement, LaneOrder, Lead, Lease, Mend, NewParcel, NewRequest, Op, Order, Outcome,
+    Pause, Prune, Publish, PublishResult, Release, Remedy, Seat, Settle, Sight, Verdict,
 };
 use roundtrip::store::policy::{Backoff, Gate, Horizon, OnDuplicate, QueueOrder, Rate, Retention, RoutePolicy};
-use roundtrip::store::query::{LaneView, ListFilter, RequestView};
+use roundtrip::store::query::{LaneView, ListFilter, ReadyDelivery, RequestView};
 use roundtrip::store::{Options, ReadExt};
 use roundtrip::testkit::bench::{Bench, Harness, InBatches, InMemory, START};
 use roundtrip::testkit::picture::{Picture, Sights};
@@ -156,6 +156,7 @@ fn setup() -> Vec<Op> {
         ops.push(Op::Lane(LaneOrder { lane: lane_at(n), order }));
         ops.push(Op::Lead(Lead { seat: Seat::Lane(lane_at(n)), holder: holder(), ttl_ms: 5000 }));
     }
+    ops.push(Op::Lead(Lead { seat: Seat::Destination(other_destination()), holder: holder(), ttl_ms: 5000 }));
     ops
 }
 
@@ -224,6 +225,8 @@ struct World {
     attempts: u64,
     live: Vec<RequestView>,
     ready: Vec<RequestId>,
+    /// What was ready for the destination without lanes, lately.
+    courier: Vec<ReadyDelivery>,
     lanes: Vec<LaneView>,
 }
 
@@ -240,6 +243,7 @@ impl World {
             attempts: 0,
             live: Vec::new(),
             ready: Vec::new(),
+            courier: Vec::new(),
             lanes: Vec::new(),
         }
     }
@@ -248,6 +252,8 @@ impl World {
         let store = bench.store();
         self.live = store.list(ListFilter { limit: 100, ..ListFilter::default() }).await.unwrap().requests;
         self.ready = store.ready(destination(), 100).await.unwrap().into_iter().map(|ready| ready.id).collect();
+        self.courier.extend(store.ready(other_destination(), 100).await.unwrap());
+        self.courier.drain(..self.courier.len().saturating_sub(REMEMBERED));
         self.lanes.clear();
         for n in 0..2 {
             self.lanes.extend(store.lane(lane_at(n)).await.unwrap());
@@ -308,9 +314,10 @@ impl World {
             13..=17 => self.lease(dice),
             18..=22 => self.answer(dice),
             23..=25 => self.give_back(dice),
-            26..=29 => self.assign(dice),
-            30..=33 => self.settle(dice),
-            34 | 35 => self.upkeep(dice),
+            26..=28 => self.assign(dice),
+            29..=31 => self.settle(dice),
+            32 => self.publish(dice),
+            33..=35 => self.upkeep(dice),
             36 => self.gather(dice),
             37 => self.lead(dice),
             38 => self.order(dice),
@@ -413,7 +420,29 @@ impl World {
     }
 
     fn item(&self, dice: &mut Dice) -> Gather {
-        Gather { group: group_at(dice.roll(2)), ..gather(dice.roll(5)) }
+        let plan = dice.one_in(2).then(|| {
+            let seal_at_items = dice.one_in(2).then(|| 1 + dice.roll(3));
+            let seal_at = dice.one_in(2).then(|| self.moment(dice, 2000));
+            Box::new(GroupPlan { seal_at_items, seal_at, request: self.request(dice) })
+        });
+        Gather { group: group_at(dice.roll(2)), plan, ..gather(dice.roll(5)) }
+    }
+
+    /// Answers for the destination without lanes, mostly as they are, sometimes outdated.
+    fn publish(&mut self, dice: &mut Dice) -> Op {
+        let anyone = || {
+            let (id, answer) = (id(0), Token { epoch: 1, count: 1 });
+            Publish { destination: other_destination(), owner: answer, id, answer, result: PublishResult::Delivered }
+        };
+        let known = dice
+            .pick(&self.courier)
+            .map(|delivery| Publish { destination: other_destination(), ..delivered(delivery.answer, &delivery) });
+        let result = match dice.one_in(3) {
+            true => PublishResult::Refused(note(ErrorClass::Fatal)),
+            false => PublishResult::Delivered,
+        };
+        let owner = self.token(dice, Seat::Destination(other_destination()));
+        Op::Publish(Publish { owner, result, ..known.unwrap_or_else(anyone) })
     }
 
     fn give_back(&self, dice: &mut Dice) -> Op {
@@ -482,7 +511,8 @@ impl World {
 
     fn upkeep(&self, dice: &mut Dice) -> Op {
         let limit = dice.roll_as::<usize>(6);
-        match dice.roll(5) {
+        match dice.roll(6) {
+            5 => Op::Fire { limit },
             3 | 4 => {
                 let height = place(100 + dice.roll(HEADS)).height;
                 Op::Tick(ChainTick { origin: origin(), height, at: self.now })
@@ -505,7 +535,9 @@ impl World {
 
     fn lead(&self, dice: &mut Dice) -> Op {
         let n = dice.roll(3);
-        let seat = [Seat::Lane(lane_at(n)), Seat::Route(route_at(n)), Seat::Upkeep][dice.roll_as::<usize>(3)].clone();
+        let to = if dice.one_in(8) { destination() } else { other_destination() };
+        let seats = [Seat::Lane(lane_at(n)), Seat::Route(route_at(n)), Seat::Upkeep, Seat::Destination(to)];
+        let seat = seats[dice.roll_as::<usize>(4)].clone();
         let holders: [HolderName; 2] = [holder(), other_holder()];
         Op::Lead(Lead { seat, holder: holders[dice.roll_as::<usize>(2)].clone(), ttl_ms: dice.roll(3) * 1000 })
     }

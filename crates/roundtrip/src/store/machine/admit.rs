@@ -364,7 +364,7 @@ impl NewRequest {
     }
 
     /// Every place that it names: where it was seen, and what it waits for.
-    fn places(&self) -> impl Iterator<Item = &Place> {
+    pub(super) fn places(&self) -> impl Iterator<Item = &Place> {
         let awaited = self.moments().filter_map(|moment| match moment {
             Moment::Height(place) => Some(place),
             Moment::At(_) => None,

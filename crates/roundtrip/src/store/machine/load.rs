@@ -1,15 +1,16 @@
 //! Loading a machine from its rows, by sequential scans, in an epoch of its own.
 
 use super::pace::Pace;
-use super::{Group, Machine, Route, Slot};
+use super::{Group, Machine, Planned, Route, Slot};
 use crate::groups::GroupState;
-use crate::inbox::{Clocks, Request, State};
+use crate::inbox::{Clocks, Request, State, When};
 use crate::listener::Origin;
 use crate::outbox::Delivery;
 use crate::sender::Lane;
 use crate::store::Options;
 use crate::store::disk::{Fixture, Rows};
-use crate::words::{Seq, UnixMs};
+use crate::store::op::GroupPlan;
+use crate::words::{Moment, Seq, UnixMs};
 
 /// The epoch of the next start: later than every one before. It is the time in
 /// milliseconds, and no start is that quick, so a restored older file does not repeat
@@ -165,12 +166,25 @@ impl Machine {
                 self.groups_to_forget.insert((at, row.key.clone()));
             }
             keys.insert(no, row.key.clone());
-            self.groups.insert(row.key, Group::new(no, row.state, row.forget_at));
+            let mut group = Group::new(no, row.state, row.forget_at);
+            group.plan = row.plan.map(|plan| self.planned(&plan));
+            self.groups.insert(row.key, group);
         })?;
         rows.items(&mut |no, item| {
             if let Some(group) = keys.get(&item.group).and_then(|key| self.groups.get_mut(key)) {
                 group.push(no, item.id, item.late);
             }
-        })
+        })?;
+        keys.values().for_each(|key| self.set_timer(key));
+        Ok(())
+    }
+
+    /// A plan as it was when its group was opened: its origin has a number since then.
+    fn planned(&self, plan: &GroupPlan) -> Planned {
+        let at = plan.seal_at.as_ref().and_then(|moment| match moment {
+            Moment::At(time) => Some(When::at(*time)),
+            Moment::Height(place) => self.known_origin(&place.origin).map(|no| When::height(no, place.height)),
+        });
+        Planned { items: plan.seal_at_items.unwrap_or(u64::MAX), at: at.unwrap_or(When::NEVER) }
     }
 }

@@ -20,6 +20,7 @@ mod gather;
 mod line;
 mod load;
 mod pace;
+mod publish;
 mod read;
 mod receipts;
 mod send;
@@ -90,20 +91,47 @@ impl Route {
 struct Group {
     no: u64,
     state: GroupState,
-    members: HashMap<ItemId, ()>,
+    /// The items, and whether each was late.
+    members: HashMap<ItemId, bool>,
     /// The items' numbers and whether each was late, in the order of arrival.
     order: Vec<(u64, ItemId, bool)>,
     late: u64,
     forget_at: Option<UnixMs>,
+    /// How it seals itself, while it is open.
+    plan: Option<Planned>,
+    /// Where it is among the timers.
+    timer: Option<When>,
+}
+
+/// A group's plan, less its request, which only the disk keeps.
+#[derive(Clone, Copy, Debug)]
+struct Planned {
+    items: u64,
+    at: When,
 }
 
 impl Group {
     fn new(no: u64, state: GroupState, forget_at: Option<UnixMs>) -> Group {
-        Group { no, state, members: HashMap::default(), order: Vec::new(), late: 0, forget_at }
+        let (members, order) = (HashMap::default(), Vec::new());
+        Group { no, state, members, order, late: 0, forget_at, plan: None, timer: None }
+    }
+
+    /// Whether it has as many items as its plan waits for.
+    fn is_full(&self) -> bool {
+        self.plan.is_some_and(|plan| self.in_time() >= plan.items)
+    }
+
+    /// When it is to be sealed; at once if it is full and its route had no room before.
+    fn seal_at(&self) -> When {
+        match self.plan {
+            Some(_) if self.is_full() => When::ALWAYS,
+            Some(plan) => plan.at,
+            None => When::NEVER,
+        }
     }
 
     fn push(&mut self, no: u64, id: ItemId, late: bool) {
-        self.members.insert(id, ());
+        self.members.insert(id, late);
         self.order.push((no, id, late));
         self.late += u64::from(late);
     }
@@ -133,6 +161,8 @@ pub(crate) struct Machine {
     groups_of: HashMap<RequestId, Vec<GroupKey>>,
     /// Sealed groups whose request has ended, by when they may be forgotten.
     groups_to_forget: BTreeSet<(UnixMs, GroupKey)>,
+    /// Open groups that seal themselves, by when and by number.
+    timers: BTreeMap<(When, u64), GroupKey>,
     receipts: HotReceipts,
     outbox: HashMap<Destination, BTreeMap<Seq, Slot>>,
     leases: BTreeMap<(UnixMs, Seq), Slot>,
@@ -179,6 +209,7 @@ impl Machine {
             groups: HashMap::default(),
             groups_of: HashMap::default(),
             groups_to_forget: BTreeSet::new(),
+            timers: BTreeMap::new(),
             outbox: HashMap::default(),
             leases: BTreeMap::new(),
             claims: BTreeMap::new(),
@@ -284,6 +315,8 @@ impl Machine {
             Op::Tick(op) => self.tick_origin(disk, op),
             Op::Rescue { limit } => self.rescue(disk, limit),
             Op::Expire { limit } => self.expire(disk, limit),
+            Op::Publish(op) => self.publish(disk, op),
+            Op::Fire { limit } => self.fire(disk, limit),
             Op::Prune(op) => self.prune(disk, op),
             Op::Gather(op) => self.gather(disk, op),
             Op::Close(op) => self.close(disk, op),

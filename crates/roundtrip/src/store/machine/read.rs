@@ -31,7 +31,7 @@ impl Machine {
             Query::Counts => Reply::Counts(self.counts()),
             Query::Timeline(id) => Reply::Timeline(self.timeline(disk, &id)),
             Query::Journal { from, limit } => Reply::Journal(self.journal_page(disk, from, limit)),
-            Query::Ready { destination, limit } => Reply::Ready(self.ready(disk, &destination, limit)),
+            Query::Ready { destination, after, limit } => Reply::Ready(self.ready(disk, &destination, after, limit)),
             Query::Routes => Reply::Routes(self.routes.iter().map(super::Route::view).collect()),
             Query::Lanes => Reply::Lanes(self.lanes.iter().map(|lane| lane_view(lane, false)).collect()),
             Query::Lane(name) => {
@@ -190,15 +190,31 @@ impl Machine {
         JournalPage { entries, head, reset: from.max(1) < floor || from > head }
     }
 
-    fn ready<D: Disk>(&self, disk: &mut D, destination: &Destination, limit: usize) -> Vec<ReadyDelivery> {
+    fn ready<D: Disk>(
+        &self,
+        disk: &mut D,
+        destination: &Destination,
+        after: Option<Seq>,
+        limit: usize,
+    ) -> Vec<ReadyDelivery> {
         let Some(ready) = self.outbox.get(destination) else { return Vec::new() };
+        let from = after.map_or(Seq(0), |seq| Seq(seq.0.saturating_add(1)));
         let delivery = |(&seq, &slot): (&Seq, &Slot)| {
             let request = self.requests.get(slot);
             let State::Answered(answer) = &request.state else { return None };
             let (route, response) = (self.route(request.route).name.clone(), disk.response(seq));
-            Some(ReadyDelivery { id: request.id, seq, route, response, failure: answer.failure })
+            Some(ReadyDelivery {
+                id: request.id,
+                seq,
+                route,
+                generation: request.generation,
+                revision: request.revision,
+                answer: answer.token,
+                response,
+                failure: answer.failure,
+            })
         };
-        let deliveries = ready.iter().take(limit.min(PAGE_MAX)).filter_map(delivery);
+        let deliveries = ready.range(from..).take(limit.min(PAGE_MAX)).filter_map(delivery);
         within_bytes(deliveries, |delivery| delivery.response.bytes.len())
     }
 
@@ -209,7 +225,9 @@ impl Machine {
         let page = page.map(|(no, id, late)| ItemView { id: *id, late: *late, payload: disk.item_payload(*no) });
         let (items, late) = (group.in_time(), group.late);
         let page = within_bytes(page, |item| item.payload.bytes.len());
-        Some(GroupView { key: key.clone(), state: group.state, items, late, page })
+        let seal_at_items = group.plan.map(|plan| plan.items).filter(|&items| items != u64::MAX);
+        let seal_at = group.plan.and_then(|plan| plan.at.moment_unless(When::NEVER, &self.origins));
+        Some(GroupView { key: key.clone(), state: group.state, items, late, seal_at_items, seal_at, page })
     }
 }
 

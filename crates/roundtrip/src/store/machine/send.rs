@@ -21,6 +21,9 @@ use crate::words::{
 impl Machine {
     /// Gives a free seat to whoever asks, and more time to whoever has it.
     pub(super) fn lead<D: Disk>(&mut self, disk: &mut D, op: Lead) -> Result<Outcome, Outcome> {
+        if let Seat::Destination(destination) = &op.seat {
+            self.check_no_lanes(destination)?;
+        }
         let until = self.now.plus(op.ttl_ms.min(HOLD_MS_MAX));
         let tenure = match self.seats.get(&op.seat) {
             Some(held) if held.holder == op.holder => Tenure { until, ..held.clone() },
@@ -122,6 +125,7 @@ impl Machine {
         if self.lanes.len() >= NAMES_MAX {
             return Err(Outcome::Invalid(Invalid::TooManyNames(NAMES_MAX)));
         }
+        self.check_no_seat(&lane.destination)?;
         let no = LaneNo(u16::try_from(self.lanes.len()).unwrap_or(u16::MAX));
         lane.no = no;
         let effect = effect(&lane.status);

@@ -15,6 +15,7 @@ use crate::store::disk::{
     AnswerHead, Body, ColdKey, ColdReceipt, Disk, Fixture, GroupRow, HighWater, ItemRow, Mark, ReceiptRow, RequestRow,
 };
 use crate::store::journal::Entry;
+use crate::store::op::GroupPlan;
 use crate::words::{Encoding, Nonce, Payload, Seq, UnixMs};
 
 /// How many entries share a row of the journal.
@@ -391,6 +392,14 @@ impl Disk for SqliteDisk<'_> {
             let sql = "INSERT OR REPLACE INTO groups (no, row) VALUES (?1, ?2)";
             disk.conn.prepare_cached(sql)?.execute(params![int(no), disk.scratch]).map(drop)
         });
+    }
+
+    fn group_plan(&mut self, no: u64) -> Option<Box<GroupPlan>> {
+        self.look(|disk| {
+            let mut select = disk.conn.prepare_cached("SELECT row FROM groups WHERE no = ?1")?;
+            let row: GroupRow = select.query_row([int(no)], |row| decode("groups", row.get_ref(0)?.as_blob()?))?;
+            Ok(row.plan)
+        })
     }
 
     fn delete_group(&mut self, no: u64) {

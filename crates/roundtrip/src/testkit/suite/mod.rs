@@ -7,6 +7,7 @@ pub mod identity;
 pub mod limits;
 pub mod order;
 pub mod policies;
+pub mod publish;
 pub mod reads;
 pub mod repeats;
 pub mod replay;

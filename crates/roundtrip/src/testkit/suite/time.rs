@@ -111,7 +111,7 @@ pub async fn a_head_only_grows(mut bench: Bench) {
     assert_eq!(bench.apply(tick(400)).await, Outcome::Duplicate(Effect::Done));
     let head = Some(Head { height: Height(500), at: tick(500).at, told_at });
     let known = OriginView { name: origin(), floor: Height(0), head };
-    assert_eq!(origins(&bench).await, [known.clone()]);
+    assert_eq!(origins(&bench).await, std::slice::from_ref(&known));
     bench.applied(Prune { limit: 9, floors: vec![place(20)] }).await;
     bench.restart().await;
     assert_eq!(origins(&bench).await, [OriginView { floor: Height(20), ..known }], "neither forgets the other");

@@ -4,15 +4,15 @@
 use std::fmt;
 use std::hash::{Hash, Hasher};
 
-use super::super::{Machine, Slot, next_epoch};
+use super::super::{Group, Machine, Slot, next_epoch};
 use super::content_of;
 use crate::inbox::{End, Request, RowFlags, State, StateKind, When};
-use crate::listener::Cursor;
+use crate::listener::{Cursor, Origin};
 use crate::sender::Lane;
 use crate::store::Options;
 use crate::store::disk::{ColdReceipt, Disk, RamDisk, Tenure};
 use crate::store::op::{Op, Outcome, Seat};
-use crate::words::{ListenerName, OccurrenceId, Payload, RequestId, Seq, UnixMs};
+use crate::words::{GroupKey, ListenerName, OccurrenceId, Payload, RequestId, Seq, UnixMs};
 
 /// A start takes at least so long, as the epoch's rule assumes.
 const START_MS: u64 = 1000;
@@ -153,6 +153,8 @@ struct Image {
     moments: [Vec<(When, Seq)>; 2],
     ready: Vec<Seq>,
     claims: Vec<Seq>,
+    groups: Vec<String>,
+    origins: Vec<Origin>,
 }
 
 impl Image {
@@ -172,8 +174,16 @@ impl Image {
             moments: moments.map(|index| index.keys().copied().collect()),
             ready: machine.outbox.values().flat_map(|ready| ready.keys().copied()).collect(),
             claims: machine.claims.keys().map(|(_, seq)| *seq).collect(),
+            groups: machine.groups.iter().map(bare_group).collect(),
+            origins: machine.origins.clone(),
         }
     }
+}
+
+/// A group, without the time until which a full route makes its seal wait.
+fn bare_group((key, group): (&GroupKey, &Group)) -> String {
+    let (state, plan, waits) = (group.state, group.plan, group.timer.is_some());
+    format!("{key} {state:?} {plan:?} {waits} {:?}", group.order)
 }
 
 /// The live requests in order, without what only places them.
@@ -191,9 +201,19 @@ fn bare_requests(machine: &Machine) -> Vec<Request> {
     all
 }
 
+/// What a machine has beyond its disk.
+#[derive(PartialEq, Eq, Hash)]
+struct Identity {
+    tokens: u64,
+    times: [UnixMs; 2],
+    ahead: Vec<Request>,
+    fresh: Vec<Seq>,
+    timers: Vec<(When, u64)>,
+}
+
 impl Embedded {
     /// What tells two states apart: the disk, and what the machine has beyond it.
-    fn identity(&self) -> (u64, UnixMs, UnixMs, Vec<Request>, Vec<Seq>) {
+    fn identity(&self) -> Identity {
         let mut ahead: Vec<Request> = self.requests().map(|r| Request { last_entry: 0, ..r.clone() }).collect();
         ahead.sort_by_key(|request| request.seq);
         let fresh = ahead.iter().map(|request| request.seq).filter(|seq| {
@@ -203,7 +223,8 @@ impl Embedded {
             slots.filter(|slot| live(slot)).count() > 0
         });
         let fresh = fresh.collect();
-        (self.machine.tokens, self.machine.now, self.now, ahead, fresh)
+        let timers = self.machine.timers.keys().copied().collect();
+        Identity { tokens: self.machine.tokens, times: [self.machine.now, self.now], ahead, fresh, timers }
     }
 }
 

@@ -8,6 +8,8 @@
 //!   lanes:               [ machine ] ◀──▶ two senders ──▶ chain        (path.rs)
 //!   rollback: origin ──▶ [ machine ] ◀──▶ sender ──▶ chain, and an older disk
 //!   turns:               [ machine ] ◀──▶ workers, by key and by vote  (turns.rs)
+//!   deliver:             [ machine ] ◀──▶ two couriers ──▶ sink        (deliver.rs)
+//!   window:   items ──▶ [ machine ] ◀── count and timer                (window.rs)
 //! ```
 //!
 //! Faults are counted and run out; every order of what is left is tried. Liveness is a
@@ -16,10 +18,12 @@
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod deliver;
 mod embedded;
 mod intake;
 mod path;
 mod turns;
+mod window;
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
@@ -28,9 +32,11 @@ use std::time::Instant;
 use stateright::{Checker, HasDiscoveries, Model};
 
 use crate::words::Payload;
+use deliver::Deliver;
 use intake::{Intake, Shown};
 use path::{Asks, HONEST, Path, Protocol};
 use turns::{Coming, Turns};
+use window::Window;
 
 /// Threads of one exploration.
 const THREADS: usize = 2;
@@ -333,6 +339,62 @@ fn votes_are_counted_while_the_chain_changes() {
     let faults = turns::Faults { crashes: 1, reorgs: 3, leases: 2, waits: 1, ..turns::CALM };
     holds("turns: three votes, two needed, reorgs, crash", turns(3, 2, faults), 2000);
     witness.saw(&["nobody's turn", "a stale token was refused"]);
+}
+
+fn deliver(faults: deliver::Faults, witness: &Witness) -> Deliver {
+    Deliver { faults, protocol: deliver::Protocol::Honest, witness: witness.clone() }
+}
+
+#[test]
+fn deliveries_without_a_lane() {
+    let witness = Witness::default();
+    let faults = deliver::Faults { crashes: 1, waits: 1, lost: 1, ..Default::default() };
+    holds("deliver: crash, wait, lost", deliver(faults, &witness), 500);
+    let faults = deliver::Faults { changes: 1, waits: 1, copies: 1, ..Default::default() };
+    holds("deliver: change, wait, copies", deliver(faults, &witness), 500);
+    witness.saw(&[
+        "a courier without the seat was refused",
+        "a superseded answer ended nothing",
+        "a repeated record was recognised",
+        "the sink saw it twice and it ended once",
+    ]);
+}
+
+#[test]
+fn a_wrong_courier_is_found_out() {
+    use deliver::{Faults, Protocol};
+    let seen = "it ends with what the sink saw";
+    let wrong = |protocol, faults| Deliver { protocol, ..deliver(faults, &Witness::default()) };
+    fails("a courier that records first", wrong(Protocol::RecordsFirst, Faults::default()), seen);
+    let changes = Faults { changes: 1, ..Default::default() };
+    fails("a courier that records what it did not deliver", wrong(Protocol::RecordsNewest, changes), seen);
+}
+
+fn window(items: u8, blocked: bool, faults: window::Faults, witness: &Witness) -> Window {
+    Window { items, blocked, fires: true, faults, witness: witness.clone() }
+}
+
+#[test]
+fn a_group_sealed_by_count_and_by_time() {
+    let witness = Witness::default();
+    let faults = window::Faults { crashes: 1, lost: 1, copies: 1 };
+    holds("window: crash, lost, copies", window(3, false, faults, &witness), 500);
+    let faults = window::Faults { crashes: 1, copies: 1, lost: 0 };
+    holds("window: a full route, crash, copies", window(3, true, faults, &witness), 500);
+    witness.saw(&[
+        "sealed by count",
+        "sealed by time",
+        "sealed when there was room",
+        "a full route made the seal wait",
+        "an item came late",
+        "a repeated item was recognised",
+    ]);
+}
+
+#[test]
+fn a_group_that_nobody_fires_is_found_out() {
+    let model = Window { fires: false, ..window(1, false, Default::default(), &Witness::default()) };
+    fails("a window without upkeep", model, "everything ends once faults stop");
 }
 
 /// The same promises with more of everything: five minutes, for `make soak`.
