@@ -18,6 +18,7 @@ pub mod inbox;
 pub mod listener;
 pub mod outbox;
 pub mod sender;
+pub mod upkeep;
 
 pub mod store;
 

@@ -1,4 +1,16 @@
-//! The outbox: answers on their way to where they are wanted.
+//! The outbox: answers on their way to where they are wanted. Lanes take those for
+//! chains (see [`crate::sender`]); a [`Courier`] takes the others to a [`Sink`].
+
+mod courier;
+mod sink;
+mod targets;
+#[cfg(feature = "webhook")]
+mod webhook;
+
+pub use courier::{Courier, CourierOptions};
+pub use sink::{CallSink, ChannelSink, Handed, Sink, SinkError, SinkFuture};
+#[cfg(feature = "webhook")]
+pub use webhook::{BadEndpoint, Endpoint, Endpoints, WebhookOptions, WebhookSink};
 
 use serde::{Deserialize, Serialize};
 

@@ -5,10 +5,14 @@
 mod batching;
 #[cfg(feature = "sqlite")]
 mod crash;
+mod delivering;
 #[cfg(feature = "sqlite")]
 mod file;
+mod keeping;
 mod memory;
 mod random;
 mod sender;
 #[cfg(feature = "sqlite")]
 mod sqlite;
+#[cfg(feature = "webhook")]
+mod webhook;

@@ -1,0 +1,190 @@
+//! Upkeep: leases of silent workers go back, deadlines end requests, groups are sealed
+//! when their moment has come, and what retention no longer wants is forgotten.
+//!
+//! ```text
+//!   take or keep the seat ──▶ rescue, expire, fire, prune ──▶ again those that found their limit
+//!          ▲                                                        │ none left
+//!          └────────────────────── wait, about an interval ◀────────┘
+//! ```
+//!
+//! One leader at a time does it; the others wait for its seat to be free. Failure modes: a
+//! leader that dies keeps the seat until its time runs out, and upkeep rests that long. Two
+//! that both believe to lead do no harm, since each operation looks again at what it is
+//! about to change. A lost answer or a full disk is waited for; any other store error, and a
+//! refused operation, ends the station.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::persist;
+use crate::station::{Shutdown, StationError};
+use crate::store::op::{Effect, Lead, Op, Outcome, Prune, Seat, Stale};
+use crate::store::{Store, StoreExt};
+use crate::words::{HolderName, Place, UPKEEP_MAX};
+
+/// How long giving up the seat may take.
+const STEP_DOWN_WITHIN: Duration = Duration::from_secs(5);
+
+/// Says how deep re-scans may still reach, each time it is asked.
+pub type Floors = Arc<dyn Fn() -> Vec<Place> + Send + Sync>;
+
+/// How upkeep is done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UpkeepOptions {
+    /// How long to wait when nothing is left to do; a tenth more or less, by chance.
+    pub interval: Duration,
+    /// How long the seat is taken for; a dead leader holds upkeep up for so long.
+    pub seat_ms: u64,
+    /// How many records each operation moves at a time; [`UPKEEP_MAX`] at the most.
+    pub batch: usize,
+}
+
+impl Default for UpkeepOptions {
+    fn default() -> Self {
+        UpkeepOptions { interval: Duration::from_secs(1), seat_ms: 15_000, batch: 1000 }
+    }
+}
+
+/// The station that does the upkeep of a store.
+///
+/// Dropping its future is a crash: the seat runs out by itself.
+pub struct Upkeep {
+    /// Which store.
+    pub store: Arc<dyn Store>,
+    /// Where the randomness of its waiting starts.
+    pub seed: u64,
+    /// Who does it; unique to a process and its start.
+    pub holder: HolderName,
+    /// How deep re-scans may still reach; what lies below is forgotten.
+    pub floors: Floors,
+    /// How.
+    pub options: UpkeepOptions,
+}
+
+/// What upkeep has to see to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Duty {
+    Rescue,
+    Expire,
+    Fire,
+    Prune,
+}
+
+impl Duty {
+    const ALL: [Duty; 4] = [Duty::Rescue, Duty::Expire, Duty::Fire, Duty::Prune];
+}
+
+/// Whether this one leads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Standing {
+    Leads,
+    Waits,
+}
+
+impl Upkeep {
+    /// Does the upkeep until told to stop, then gives the seat up.
+    pub async fn run(self, shutdown: Shutdown) -> Result<(), StationError> {
+        let ended = shutdown.run_until_cancelled(self.rounds()).await;
+        if let Some(Err(error)) = ended {
+            return Err(error);
+        }
+        self.step_down().await;
+        Ok(())
+    }
+
+    async fn rounds(&self) -> Result<(), StationError> {
+        let mut dice = fastrand::Rng::with_seed(self.seed);
+        loop {
+            self.run_once().await?;
+            tokio::time::sleep(about(self.options.interval, dice.f64())).await;
+        }
+    }
+
+    /// One round: whatever there is to do, in bounded batches, if this one leads.
+    async fn run_once(&self) -> Result<(), StationError> {
+        let limit = self.options.batch.clamp(1, UPKEEP_MAX);
+        let mut due = Duty::ALL.to_vec();
+        while !due.is_empty() && self.lead().await? == Standing::Leads {
+            let batch = due.iter().map(|duty| self.op(*duty, limit)).collect();
+            let outcomes = persist::apply(&*self.store, batch).await?;
+            due = decide(&due, &outcomes, limit)?;
+        }
+        Ok(())
+    }
+
+    fn op(&self, duty: Duty, limit: usize) -> Op {
+        match duty {
+            Duty::Rescue => Op::Rescue { limit },
+            Duty::Expire => Op::Expire { limit },
+            Duty::Fire => Op::Fire { limit },
+            Duty::Prune => Op::Prune(Prune { limit, floors: (self.floors)() }),
+        }
+    }
+
+    fn seat(&self, ttl_ms: u64) -> Lead {
+        Lead { seat: Seat::Upkeep, holder: self.holder.clone(), ttl_ms }
+    }
+
+    async fn lead(&self) -> Result<Standing, StationError> {
+        match persist::apply_one(&*self.store, self.seat(self.options.seat_ms)).await? {
+            Outcome::Applied(Effect::Led(..)) => Ok(Standing::Leads),
+            Outcome::Stale(Stale::Seat { .. }) => Ok(Standing::Waits),
+            other => Err(StationError::Broken(format!("upkeep cannot take its seat: {other:?}"))),
+        }
+    }
+
+    /// Gives the seat up if it is this one's; if that fails, it runs out by itself.
+    async fn step_down(&self) {
+        let given_up = self.store.apply_one(self.seat(0));
+        if !matches!(tokio::time::timeout(STEP_DOWN_WITHIN, given_up).await, Ok(Ok(_))) {
+            tracing::warn!(holder = %self.holder, "the upkeep seat was not given up: it runs out by itself");
+        }
+    }
+}
+
+/// Which duties found as much as they were allowed to do, and so may find more.
+fn decide(done: &[Duty], outcomes: &[Outcome], limit: usize) -> Result<Vec<Duty>, StationError> {
+    let mut left = Vec::new();
+    for (duty, outcome) in done.iter().zip(outcomes) {
+        match outcome {
+            Outcome::Applied(Effect::Count(count)) if *count >= limit => left.push(*duty),
+            Outcome::Applied(Effect::Count(_)) => {}
+            other => return Err(StationError::Broken(format!("{duty:?} was refused by the store: {other:?}"))),
+        }
+    }
+    Ok(left)
+}
+
+/// An interval, a tenth more or less: stations that start together do not stay together.
+fn about(interval: Duration, dice: f64) -> Duration {
+    interval.mul_f64(0.9 + 0.2 * dice)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+    use super::*;
+    use crate::store::op::Invalid;
+
+    #[test]
+    fn only_what_found_its_limit_is_done_again() {
+        let count = |count| Outcome::Applied(Effect::Count(count));
+        let check = |counts: [usize; 4], left: &[Duty]| {
+            assert_eq!(decide(&Duty::ALL, &counts.map(count), 10).unwrap(), left, "{counts:?}");
+        };
+        check([0, 0, 0, 0], &[]);
+        check([10, 9, 0, 10], &[Duty::Rescue, Duty::Prune]);
+        check([10; 4], &Duty::ALL);
+        assert_eq!(decide(&[Duty::Fire], &[count(10)], 10).unwrap(), [Duty::Fire]);
+        let refused = Outcome::Invalid(Invalid::TooManyNames(3));
+        let error = decide(&[Duty::Prune], &[refused], 10).unwrap_err();
+        assert!(error.to_string().starts_with("Prune was refused"), "{error}");
+    }
+
+    #[test]
+    fn waits_differ_by_a_tenth_at_most() {
+        let second = Duration::from_secs(1);
+        assert_eq!(about(second, 0.0), Duration::from_millis(900));
+        assert_eq!(about(second, 1.0), Duration::from_millis(1100));
+    }
+}
