@@ -192,7 +192,7 @@ fn sha256(message: &[u8]) -> [u8; 32] {
 fn cube_root(n: u128) -> u128 {
     let (mut low, mut high) = (0, 1 << 40);
     while low < high {
-        let middle = (low + high + 1) / 2;
+        let middle: u128 = (low + high + 1_u128) >> 1;
         if middle * middle * middle <= n { low = middle } else { high = middle - 1 }
     }
     low
@@ -395,7 +395,12 @@ async fn silence_and_nobody_are_tried_again() {
         Receiver::always(StatusCode::OK).await,
         WebhookOptions { timeout: Duration::from_millis(20), ..WebhookOptions::default() },
     );
-    answered(&*store, 1..4, |n| format!("{} {n}", ["", "silent", "nobody", "up"][n as usize])).await;
+    let target = |n| match n {
+        1 => "silent",
+        2 => "nobody",
+        _ => "up",
+    };
+    answered(&*store, 1..4, |n| format!("{} {n}", target(n))).await;
     let urls = [("silent", &*silent), ("nobody", &*nobody), ("up", &*up.url)];
     let courier = sending(&store, "one", &urls, webhooks);
     let running = start(|shutdown| courier.run(shutdown));
