@@ -310,9 +310,17 @@ impl Shift {
         while self.has_room()
             && let Some(seq) = self.targets.next(Instant::now())
         {
-            match self.fresh(seq).await? {
-                Some(delivery) => self.deliver(delivery),
-                None => self.targets.forget(seq),
+            let Some(delivery) = self.fresh(seq).await? else {
+                self.targets.forget(seq);
+                continue;
+            };
+            let target = self.courier.sink.target(&delivery);
+            if self.targets.is_for(seq, &target) {
+                self.deliver(delivery, target);
+            } else {
+                // Another answer is ready by now, and for somebody else.
+                self.targets.forget(seq);
+                self.targets.offer(&target, seq);
             }
         }
         Ok(())
@@ -326,14 +334,13 @@ impl Shift {
         Ok(found.into_iter().find(|delivery| delivery.seq == seq))
     }
 
-    fn deliver(&mut self, delivery: ReadyDelivery) {
+    fn deliver(&mut self, delivery: ReadyDelivery, target: String) {
         let Some(Held { token: owner, .. }) = self.seat else { return };
         let (seq, sink) = (delivery.seq, self.courier.sink.clone());
         let (destination, id, answer) = (self.courier.destination.clone(), delivery.id, delivery.answer);
         let publish = Publish { destination, owner, id, answer, result: PublishResult::Delivered };
         self.targets.start(seq);
         self.running.spawn(async move {
-            let target = sink.target(&delivery);
             let result = sink.deliver(&delivery).await;
             Ended { seq, publish, target, result }
         });

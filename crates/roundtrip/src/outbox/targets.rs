@@ -101,6 +101,11 @@ impl Targets {
         self.place(name);
     }
 
+    /// Whether the delivery is known to be for this target.
+    pub(crate) fn is_for(&self, seq: Seq, name: &str) -> bool {
+        self.known.get(&seq).is_some_and(|known| known == name)
+    }
+
     /// The next delivery to make now, if any may be made.
     pub(crate) fn next(&mut self, now: Instant) -> Option<Seq> {
         self.wake(now);
@@ -291,6 +296,19 @@ mod tests {
         assert_eq!(targets.next(now), Some(Seq(1)));
         targets.forget(Seq(1));
         assert_eq!((targets.next(now), targets.by_name.len(), targets.known.len()), (None, 0, 0));
+    }
+
+    #[test]
+    fn a_delivery_may_change_its_target_while_it_waits() {
+        let (mut targets, now) = (Targets::default(), Instant::now());
+        targets.offer("a", Seq(1));
+        assert!(targets.is_for(Seq(1), "a") && !targets.is_for(Seq(1), "b"));
+        targets.forget(Seq(1));
+        targets.offer("b", Seq(1));
+        targets.offer("b", Seq(2));
+        assert!(targets.is_for(Seq(1), "b"));
+        targets.start(Seq(1));
+        assert_eq!(targets.next(now), None, "one at a time for its new target");
     }
 
     #[test]

@@ -114,6 +114,7 @@ macro_rules! conformance {
                 a_height_does_not_stand_for_finality
                 a_deadline_may_be_a_height
                 every_clock_is_looked_at
+                heights_have_their_place_in_a_queue_by_deadline
                 a_head_only_grows
                 a_height_beyond_all_chains_is_refused
             }

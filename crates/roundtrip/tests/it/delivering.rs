@@ -340,6 +340,34 @@ async fn what_changes_while_it_waits_is_not_delivered_as_it_was() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_answer_that_is_superseded_goes_where_the_new_one_is_wanted() {
+    let (store, book) = (store().await, Book::default());
+    let policy = roundtrip::store::policy::RoutePolicy { publish_on: roundtrip::store::policy::Gate::Seen, ..policy() };
+    store.apply_one(Define { route: route(), policy }).await.unwrap();
+    book.set("a", Some(retry()));
+    answered(&*store, 1..3, |n| format!("a {n}")).await;
+    let running = start(|shutdown| courier(&store, "one", book.clone()).run(shutdown));
+    while book.tried.lock().unwrap().is_empty() {
+        tokio::task::yield_now().await;
+    }
+    let seat = roundtrip::store::op::Lead { seat: Seat::Route(route()), ..lead() };
+    let Outcome::Applied(Effect::Led(lead, _)) = store.apply_one(seat).await.unwrap() else {
+        panic!("the seat is free")
+    };
+    store.apply_one(supersede(lead, 1, 1001, "other content")).await.unwrap();
+    let leased = store.apply_one(Lease { claim: ClaimId(99), ..lease(1) }).await.unwrap();
+    let Outcome::Applied(Effect::Leased(grants)) = leased else { panic!("nothing was leased") };
+    let anew = Answer { response: Payload::json("b 1"), ..answer(&grants[0]) };
+    assert!(store.apply_one(anew).await.unwrap().holds());
+    until(&*store, [1], StateKind::Settled).await;
+    assert_eq!(Book::texts(&book.taken), ["b 1"]);
+    assert_eq!(state(&*store, 2).await, Some(StateKind::Ready), "its target is still down");
+    book.set("a", None);
+    until(&*store, [2], StateKind::Settled).await;
+    running.stop().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_long_backlog_of_one_target_hides_no_other() {
     let (store, book) = (store().await, Book::default());
     book.set("down", Some(retry()));

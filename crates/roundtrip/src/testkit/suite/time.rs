@@ -4,7 +4,7 @@
 use crate::inbox::StateKind;
 use crate::listener::Head;
 use crate::store::op::{Admit, ChainTick, Effect, Invalid, NewRequest, Op, Outcome, Prune, Remedy, Seat};
-use crate::store::policy::{Gate, RoutePolicy};
+use crate::store::policy::{Gate, QueueOrder, RoutePolicy};
 use crate::store::query::OriginView;
 use crate::store::{ReadExt, Topic};
 use crate::testkit::bench::{Bench, must};
@@ -95,6 +95,20 @@ pub async fn every_clock_is_looked_at(bench: Bench) {
     bench.applied(tick(500)).await;
     bench.clock.set(far);
     assert_eq!(bench.applied(Op::Expire { limit: 9 }).await, Effect::Count(2));
+}
+
+/// In a queue ordered by deadline, heights come after times, and before no deadline.
+pub async fn heights_have_their_place_in_a_queue_by_deadline(mut bench: Bench) {
+    bench.define(RoutePolicy { order: QueueOrder::Deadline, ..policy() }).await;
+    let far = bench.now().plus(1_000_000_000);
+    let deadlines: [Option<Moment>; 5] =
+        [None, Some(place(500).into()), Some(far.into()), Some(place(400).into()), Some(place(300).into())];
+    let new = (1..).zip(deadlines).map(|(n, deadline)| NewRequest { deadline, ..request(n) });
+    bench.admit(new.collect()).await;
+    bench.applied(tick(300)).await;
+    bench.restart().await;
+    let handed_out: Vec<_> = bench.lease(9).await.into_iter().map(|grant| grant.id).collect();
+    assert_eq!(handed_out, [3, 4, 2, 1].map(id), "one was past its deadline");
 }
 
 /// A head only grows, outlives a restart, and tells when it was last heard of.
