@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
-use roundtrip::clock::Clock;
-use roundtrip::store::op::{Op, Outcome};
+use roundtrip::clock::{Clock, SystemClock};
+use roundtrip::store::op::{Admit, Define, Effect, NewRequest, Op, Outcome};
 use roundtrip::store::query::{Query, Reply};
-use roundtrip::store::{Changes, Options, SqliteStore, Store, StoreFuture, Topic};
+use roundtrip::store::{Changes, Options, SqliteStore, Store, StoreExt, StoreFuture, Topic};
 use roundtrip::testkit::bench::Harness;
+use roundtrip::testkit::samples::{final_request, lease, policy, route};
 use tempfile::TempDir;
 
 /// A file of its own, gone with the case.
@@ -57,3 +58,20 @@ impl Store for Crashing {
 }
 
 roundtrip::conformance!(OnDisk::default());
+
+#[tokio::test]
+async fn a_request_that_comes_due_is_told_of_without_any_call() {
+    let folder = tempfile::tempdir().unwrap();
+    let clock = Arc::new(SystemClock::new());
+    let store = SqliteStore::open(folder.path().join("store.db"), clock.clone(), Options::default()).unwrap();
+    store.apply_one(Define { route: route(), policy: policy() }).await.unwrap();
+    let mut queued = store.changes(Topic::Inbox(route()));
+    assert!(queued.changed().await, "everybody looks once at the start");
+    let due = Some(clock.now().plus(30).into());
+    store.apply_one(Admit { cursor: None, requests: vec![NewRequest { due, ..final_request(1) }] }).await.unwrap();
+    assert!(queued.changed().await);
+    let Outcome::Applied(Effect::Leased(grants)) = store.apply_one(lease(1)).await.unwrap() else {
+        panic!("a lease is granted");
+    };
+    assert_eq!(grants.len(), 1);
+}

@@ -268,7 +268,10 @@ impl Machine {
 
     /// When a batch next has something to queue because its moment has come: at once, if
     /// more had come than the last one took; `None` while nothing waits for a time.
-    #[cfg_attr(not(test), expect(dead_code, reason = "for the thread that owns a file, to wake by itself"))]
+    #[cfg_attr(
+        not(feature = "sqlite"),
+        allow(dead_code, reason = "for the thread that owns a file, to wake by itself")
+    )]
     pub(crate) fn next_due(&self) -> Option<UnixMs> {
         if !self.ticked.is_empty() {
             return Some(self.now);

@@ -18,6 +18,7 @@ use crate::clock::Clock;
 use crate::store::machine::{Machine, next_epoch};
 use crate::store::op::{Op, Outcome};
 use crate::store::{Hints, Options, StoreError};
+use crate::words::UnixMs;
 
 /// At how many pages the log is copied back into the file.
 const CHECKPOINT_PAGES: u64 = (64 << 20) / PAGE_BYTES;
@@ -167,7 +168,7 @@ impl Writer {
                     let end = round.end;
                     desk.do_round(round).map(|()| end)
                 }
-                Err(RecvTimeoutError::Timeout) => desk.write_leases().map(|()| None),
+                Err(RecvTimeoutError::Timeout) => desk.wake().map(|()| None),
                 Err(RecvTimeoutError::Disconnected) => Ok(Some(End::Close)),
             };
             let goes_on = done.and_then(|end| desk.checkpoint(&conn, &log_pages).map(|()| end.is_none()));
@@ -210,16 +211,30 @@ struct Desk<'w, 'c> {
 
 impl Desk<'_, '_> {
     fn wait_for_job(&mut self) -> Result<Job, RecvTimeoutError> {
-        let job = match (self.writer.next.take(), self.write_by) {
-            (Some(job), _) => return Ok(job),
-            (None, None) => self.writer.jobs.recv().map_err(Into::into),
-            // A crowd of jobs does not put the writing off.
-            (None, Some(by)) => match by.checked_duration_since(Instant::now()) {
-                Some(left) => self.writer.jobs.recv_timeout(left),
-                None => Err(RecvTimeoutError::Timeout),
-            },
+        if let Some(job) = self.writer.next.take() {
+            return Ok(job);
+        }
+        let job = match self.sleep_at_most() {
+            None => self.writer.jobs.recv().map_err(Into::into),
+            // A crowd of jobs does not put off what is overdue.
+            Some(Duration::ZERO) => Err(RecvTimeoutError::Timeout),
+            Some(left) => self.writer.jobs.recv_timeout(left),
         };
         job.map(|(job, _permit)| job)
+    }
+
+    /// How long until leases must be written, or until the next request comes due.
+    fn sleep_at_most(&self) -> Option<Duration> {
+        let until_due = |due: UnixMs| Duration::from_millis(due.0.saturating_sub(self.writer.clock.now().0));
+        let due = self.machine.next_due().map(until_due);
+        let write = self.write_by.map(|by| by.saturating_duration_since(Instant::now()));
+        due.into_iter().chain(write).min()
+    }
+
+    /// Does what nobody asks for: tells of what has come due, and writes leases.
+    fn wake(&mut self) -> Result<(), Exit> {
+        self.do_round(Round::default())?;
+        if self.write_by.is_some_and(|by| by <= Instant::now()) { self.write_leases() } else { Ok(()) }
     }
 
     /// Does the jobs, commits, and sees to it that everybody is answered: those who need
@@ -237,7 +252,7 @@ impl Desk<'_, '_> {
             let told = std::mem::take(&mut told);
             self.answer_without_commit(told)?;
         }
-        if round.calls.is_empty() && told.answers.is_empty() {
+        if round.calls.is_empty() && told.answers.is_empty() && !self.disk.has_written() {
             self.note_unwritten();
             return Ok(());
         }
