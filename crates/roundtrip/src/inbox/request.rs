@@ -380,10 +380,9 @@ impl Request {
 }
 
 impl LeaseMark {
-    /// Leaves word for the worker, once.
+    /// Leaves word for the worker; what is said again moves to the end.
     pub(crate) fn notice(&mut self, notice: Notice) {
-        if !self.notices.contains(&notice) {
-            self.notices.push(notice);
-        }
+        self.notices.retain(|earlier| *earlier != notice);
+        self.notices.push(notice);
     }
 }

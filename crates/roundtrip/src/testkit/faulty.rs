@@ -1,5 +1,6 @@
-//! A store that loses an answer at a chosen call.
+//! A store that fails at chosen calls.
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::store::op::{Op, Outcome};
@@ -15,18 +16,25 @@ pub enum Cut {
     After,
 }
 
-/// A store whose `apply` number `call`, counted from 0, answers [`StoreError::Unknown`].
+/// A store whose `apply` fails at chosen calls, counted from 0.
 pub struct Faulty<S> {
     inner: S,
     cut: Cut,
-    call: usize,
+    struck: Range<usize>,
+    error: StoreError,
     calls: AtomicUsize,
 }
 
 impl<S> Faulty<S> {
-    /// Cuts this call; a call that never comes makes a store without faults.
+    /// Answers this call with [`StoreError::Unknown`]; a call that never comes makes a
+    /// store without faults.
     pub fn new(inner: S, cut: Cut, call: usize) -> Faulty<S> {
-        Faulty { inner, cut, call, calls: AtomicUsize::new(0) }
+        Faulty::with_error(inner, cut, call..call.saturating_add(1), StoreError::Unknown)
+    }
+
+    /// Answers these calls with this error.
+    pub fn with_error(inner: S, cut: Cut, calls: Range<usize>, error: StoreError) -> Faulty<S> {
+        Faulty { inner, cut, struck: calls, error, calls: AtomicUsize::new(0) }
     }
 
     /// How many calls of `apply` there were.
@@ -39,14 +47,13 @@ impl<S: Store> Store for Faulty<S> {
     fn apply(&self, batch: Vec<Op>) -> StoreFuture<'_, Vec<Outcome>> {
         Box::pin(async move {
             let call = self.calls.fetch_add(1, Ordering::SeqCst);
-            match self.cut {
-                Cut::Before if call == self.call => Err(StoreError::Unknown),
-                Cut::After if call == self.call => {
-                    self.inner.apply(batch).await?;
-                    Err(StoreError::Unknown)
-                }
-                _ => self.inner.apply(batch).await,
+            if !self.struck.contains(&call) {
+                return self.inner.apply(batch).await;
             }
+            if self.cut == Cut::After {
+                self.inner.apply(batch).await?;
+            }
+            Err(self.error.clone())
         })
     }
 

@@ -59,8 +59,11 @@ macro_rules! conformance {
                 a_reorg_takes_away_and_brings_back
                 an_orphaned_answer_waits
                 a_worker_at_work_is_told
+                a_worker_at_work_is_told_again
+                the_end_of_a_leased_request_is_hinted
                 superseded_content_is_worked_on_anew
                 an_answer_to_superseded_content_is_not_taken
+                a_failure_of_superseded_content_is_not_taken
                 only_final_content_is_published
                 withdrawn_content_is_not_published
                 withdrawal_takes_the_last_occurrence

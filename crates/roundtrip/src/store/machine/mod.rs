@@ -596,6 +596,10 @@ impl Machine {
         self.note(slot, Event::Ended { end });
         self.unlist(slot);
         let request = self.requests.remove(slot);
+        if let State::Leased(_) = request.state {
+            // Somebody is at work on it.
+            self.touched.insert(Topic::Amendments);
+        }
         let policy = &self.route(request.route).policy;
         let (now, withdrawn) = (self.now, end == End::Withdrawn);
         let blocks_until = match policy.horizon {

@@ -185,7 +185,7 @@ impl Machine {
         }
     }
 
-    /// An answer to superseded content is not taken: the request goes back, at no
+    /// What is said of superseded content is not taken: the request goes back, at no
     /// cost, to be worked on as it is now.
     fn check_revision<D: Disk>(&mut self, disk: &mut D, slot: Slot, token: Token) -> Result<(), Outcome> {
         let (kind, revision) = (self.kind_at(slot), self.requests.get(slot).revision);
@@ -223,12 +223,12 @@ impl Machine {
             }
         }
         let slot = self.held(disk, &op.id, op.token)?;
+        self.check_revision(disk, slot, op.token)?;
         let error = ErrorNote::new(op.error.class, &op.error.text);
         match op.verdict {
             Verdict::Retry { after_ms } => self.setback(slot, error, after_ms),
             Verdict::Dead { response: None } => self.die(slot, error),
             Verdict::Dead { response: Some(response) } => {
-                self.check_revision(disk, slot, op.token)?;
                 self.change(slot, |request, _, _| request.error = Some(Box::new(error)));
                 let seq = self.requests.get(slot).seq;
                 self.record(disk, slot, op.token, &response, true);

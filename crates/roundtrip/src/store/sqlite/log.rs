@@ -29,12 +29,13 @@ pub(super) struct Told {
 }
 
 impl Told {
+    /// Hints first: by the time a caller is answered, whoever waits for its change is awake.
     fn tell(self, durable: &Result<(), StoreError>, hints: &Hints) {
-        for answer in self.answers {
-            answer.tell(durable);
-        }
         if durable.is_ok() && !self.touched.is_empty() {
             hints.give(self.touched);
+        }
+        for answer in self.answers {
+            answer.tell(durable);
         }
     }
 

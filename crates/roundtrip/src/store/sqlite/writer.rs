@@ -17,7 +17,7 @@ use super::rows::SqliteRows;
 use crate::clock::Clock;
 use crate::store::machine::{Machine, next_epoch};
 use crate::store::op::{Op, Outcome};
-use crate::store::{Hints, Options, StoreError};
+use crate::store::{Hints, Options, StoreError, Topic};
 use crate::words::UnixMs;
 
 /// At how many pages the log is copied back into the file.
@@ -305,6 +305,7 @@ impl Desk<'_, '_> {
                 watch(Glimpse::Commit);
             }
             told.touched = self.machine.take_touched();
+            told.touched.insert(Topic::Journal);
             if self.writer.next.is_none() {
                 self.writer.next = self.writer.jobs.try_recv().ok().map(|(job, _permit)| job);
             }

@@ -2,13 +2,14 @@
 
 use crate::inbox::{Standing, StateKind};
 use crate::sender::AttemptKind;
+use crate::store::Topic;
 use crate::store::op::{
-    Admission, Amend, Amendment, Effect, Missing, NewRequest, Notice, Op, Outcome, Remedy, Seat, Stale,
+    Admission, Amend, Amendment, Effect, Fail, Missing, NewRequest, Notice, Op, Outcome, Remedy, Seat, Stale, Verdict,
 };
 use crate::store::policy::{Gate, RoutePolicy};
 use crate::testkit::bench::Bench;
 use crate::testkit::samples::*;
-use crate::words::{Height, Payload, Token};
+use crate::words::{ErrorClass, Height, Payload, Token};
 
 async fn led(bench: &Bench, policy: RoutePolicy) -> Token {
     bench.define(policy).await;
@@ -99,6 +100,30 @@ pub async fn a_worker_at_work_is_told(mut bench: Bench) {
     assert_eq!(bench.applied(extend(&grant)).await, told);
 }
 
+/// What happens a second time while a worker is at work is told a second time.
+pub async fn a_worker_at_work_is_told_again(bench: Bench) {
+    let lead = led(&bench, policy()).await;
+    bench.admit(vec![request(1)]).await;
+    let grant = bench.lease_one().await;
+    bench.applied(orphan(lead, 1)).await;
+    bench.applied(include(lead, 1, 5)).await;
+    bench.applied(orphan(lead, 1)).await;
+    let told = Effect::Extended(bench.now().plus(60_000), vec![Notice::Included, Notice::Orphaned]);
+    assert_eq!(bench.applied(extend(&grant)).await, told);
+}
+
+/// A worker whose request ends is hinted, so that it need not wait for its heartbeat.
+pub async fn the_end_of_a_leased_request_is_hinted(bench: Bench) {
+    let lead = led(&bench, policy()).await;
+    bench.admit(vec![request(1)]).await;
+    let grant = bench.lease_one().await;
+    let mut amendments = bench.store().changes(Topic::Amendments);
+    assert!(amendments.changed().await, "a reader looks once at once");
+    bench.applied(elsewhere(lead, 1)).await;
+    assert!(amendments.changed().await);
+    assert_eq!(bench.apply(extend(&grant)).await, Outcome::Stale(Stale::Lease(StateKind::Elsewhere)));
+}
+
 /// Other content replaces what was queued or answered, and is worked on anew.
 pub async fn superseded_content_is_worked_on_anew(mut bench: Bench) {
     let lead = led(&bench, policy()).await;
@@ -129,6 +154,19 @@ pub async fn an_answer_to_superseded_content_is_not_taken(bench: Bench) {
     assert_eq!(bench.apply(answer(&grant)).await, Outcome::Stale(Stale::Lease(StateKind::Queued)));
     let again = bench.lease_one().await;
     assert_eq!((again.attempt, again.payload), (1, Payload::raw("second")));
+}
+
+/// A worker that fails on superseded content says nothing about what is there now.
+pub async fn a_failure_of_superseded_content_is_not_taken(bench: Bench) {
+    let lead = led(&bench, policy()).await;
+    bench.admit(vec![request(1)]).await;
+    let grant = bench.lease_one().await;
+    bench.applied(supersede(lead, 1, 1001, "second")).await;
+    let fatal = Fail { verdict: Verdict::Dead { response: None }, ..fail(&grant, ErrorClass::Fatal) };
+    assert_eq!(bench.apply(fatal).await, Outcome::Stale(Stale::Superseded));
+    let again = bench.lease_one().await;
+    assert_eq!((again.attempt, again.payload), (1, Payload::raw("second")));
+    assert_eq!(bench.live(1).await.0.error, None);
 }
 
 /// Publication needs the content that was answered to be final, not some other

@@ -2,7 +2,7 @@
 
 use crate::inbox::{End, StateKind};
 use crate::store::journal::{Event, Subject};
-use crate::store::op::{Define, Fail, NewRequest, Seat, Verdict};
+use crate::store::op::{Define, Fail, NewRequest, Remedy, Seat, Verdict};
 use crate::store::policy::RoutePolicy;
 use crate::store::query::{Count, ListFilter};
 use crate::store::{ReadExt, Topic};
@@ -181,4 +181,7 @@ pub async fn changes_are_hinted(bench: Bench) {
     assert!(amendments.changed().await && journal.changed().await);
     bench.applied(answer(&grant)).await;
     assert!(outbox.changed().await && journal.changed().await);
+    // The journal grows also where nobody has anything to do.
+    bench.applied(mend(1, Remedy::Cancel)).await;
+    assert!(journal.changed().await);
 }
