@@ -19,6 +19,9 @@ pub mod listener;
 pub mod outbox;
 pub mod sender;
 pub mod upkeep;
+pub mod worker;
+
+pub mod relay;
 
 pub mod store;
 

@@ -1,98 +1,73 @@
-//! Listening: what the store remembers of how far each listener has read, and of the
-//! origins themselves.
+//! Listening: how requests come in.
+//!
+//! ```text
+//!   code ──▶ Submitter ─┐
+//!   time ──▶ Every ─────┼──▶ admit: the requests and the cursor in one commit ──▶ inbox
+//!   any other Source ───┘
+//! ```
+//!
+//! Failure modes: a store whose answer is lost is asked again, and what was stored is
+//! recognised. A route that is full pushes back: a submitter is told, a source waits with
+//! its cursor held. A source that was away goes on from its cursor.
 
-use serde::{Deserialize, Serialize};
+mod cursor;
+mod every;
+mod submit;
 
-use crate::words::{Height, OriginName, Position, UnixMs};
+use std::future::Future;
+use std::sync::Arc;
 
-/// An origin's newest block, as a tick last told it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct Head {
-    /// How high.
-    pub height: Height,
-    /// The block's own time.
-    pub at: UnixMs,
-    /// When the store was told; long ago means that nobody watches the origin, or that
-    /// it stands still.
-    pub told_at: UnixMs,
-}
+pub use cursor::{Cursor, Head};
+pub(crate) use cursor::{CursorStep, Origin};
+pub use every::{CatchUp, Every, Tick};
+pub use submit::{Ending, SubmitError, Submitted, Submitter};
 
-/// What the store remembers of an origin.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Origin {
-    pub(crate) name: OriginName,
-    /// No re-scan reaches below.
-    pub(crate) floor: Height,
-    /// Only ever grows.
-    pub(crate) head: Option<Head>,
-}
+use crate::clock::Clock;
+use crate::inbox::{Identity, Standing};
+use crate::station::{Shutdown, StationError};
+use crate::store::Store;
+use crate::store::op::NewRequest;
+use crate::words::{OccurrenceId, Payload, RequestId, RouteName};
 
-/// How far a listener has read, and how often it has moved.
+/// A station that admits requests.
 ///
-/// The version only ever grows. A listener that remembers a higher version than the
-/// store holds was acknowledged by commits that the store no longer has: the store
-/// was rolled back.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct Cursor {
-    /// How often the cursor has moved.
-    pub version: u64,
-    /// Where it is.
-    pub at: Position,
+/// It moves its cursor only in the commit that stores what the cursor passes, and
+/// waits, with the cursor held, when a route has no room.
+pub trait Source: Send + 'static {
+    /// Admits until told to stop, or until there is nothing left to admit.
+    fn run(
+        self,
+        store: Arc<dyn Store>,
+        clock: Arc<dyn Clock>,
+        shutdown: Shutdown,
+    ) -> impl Future<Output = Result<(), StationError>> + Send;
 }
 
-/// What a compare-and-set of a cursor comes to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum CursorStep {
-    /// It moves here.
-    Move(Cursor),
-    /// This very move was made before.
-    Replay(Cursor),
-    /// The cursor is not where the listener believes.
-    Elsewhere,
-    /// The listener was acknowledged further on than the store remembers.
-    RolledBack,
+/// A final request whose id is the hash of its content, as [`Identity::Content`] has it, to
+/// be worked on at once. Asked a second time, it is the same request, and the same
+/// submission of it. What is declared as JSON and is none has the hash of its bytes, which
+/// a route with that identity refuses.
+pub fn request(route: &RouteName, payload: Payload) -> NewRequest {
+    let id = match Identity::Content.id_of(route, &payload) {
+        Ok(Some(id)) => id,
+        Ok(None) | Err(_) => RequestId::of(&[route.as_str().as_bytes(), &payload.bytes]),
+    };
+    request_with_id(route, id, payload)
 }
 
-impl Cursor {
-    /// Decides a move from what the store holds, what the listener expects, and where it wants to go.
-    pub(crate) fn step(held: Option<Cursor>, expected: Option<Cursor>, next: Position) -> CursorStep {
-        let version = |cursor: Option<Cursor>| cursor.map_or(0, |cursor| cursor.version);
-        if held == expected {
-            return CursorStep::Move(Cursor { version: version(held) + 1, at: next });
-        }
-        if version(expected) > version(held) {
-            return CursorStep::RolledBack;
-        }
-        match held {
-            Some(held) if held.version == version(expected) + 1 && held.at == next => CursorStep::Replay(held),
-            _ => CursorStep::Elsewhere,
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn at(height: u64) -> Position {
-        Position { height: Height(height), hash: [0; 32] }
-    }
-
-    fn cursor(version: u64, height: u64) -> Cursor {
-        Cursor { version, at: at(height) }
-    }
-
-    #[test]
-    fn a_cursor_moves_only_from_where_it_is() {
-        let check = |held, expected, next, step| assert_eq!(Cursor::step(held, expected, next), step);
-        check(None, None, at(5), CursorStep::Move(cursor(1, 5)));
-        check(Some(cursor(1, 5)), Some(cursor(1, 5)), at(9), CursorStep::Move(cursor(2, 9)));
-        // A reorg moves it back, and the version still grows.
-        check(Some(cursor(2, 9)), Some(cursor(2, 9)), at(4), CursorStep::Move(cursor(3, 4)));
-        check(Some(cursor(2, 9)), Some(cursor(1, 5)), at(9), CursorStep::Replay(cursor(2, 9)));
-        check(Some(cursor(1, 5)), None, at(5), CursorStep::Replay(cursor(1, 5)));
-        check(Some(cursor(2, 9)), Some(cursor(1, 5)), at(8), CursorStep::Elsewhere);
-        check(Some(cursor(1, 5)), Some(cursor(2, 9)), at(12), CursorStep::RolledBack);
-        check(None, Some(cursor(1, 5)), at(9), CursorStep::RolledBack);
+/// A final request with this id, to be worked on at once.
+pub fn request_with_id(route: &RouteName, id: RequestId, payload: Payload) -> NewRequest {
+    NewRequest {
+        route: route.clone(),
+        id,
+        occurrence: OccurrenceId::of(&[id.as_bytes()]),
+        place: None,
+        standing: Standing::Final,
+        payload,
+        due: None,
+        deadline: None,
+        priority: 0,
+        key: None,
+        trace: None,
     }
 }

@@ -1,0 +1,98 @@
+//! What the store remembers of how far each listener has read, and of the origins
+//! themselves.
+
+use serde::{Deserialize, Serialize};
+
+use crate::words::{Height, OriginName, Position, UnixMs};
+
+/// An origin's newest block, as a tick last told it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Head {
+    /// How high.
+    pub height: Height,
+    /// The block's own time.
+    pub at: UnixMs,
+    /// When the store was told; long ago means that nobody watches the origin, or that
+    /// it stands still.
+    pub told_at: UnixMs,
+}
+
+/// What the store remembers of an origin.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Origin {
+    pub(crate) name: OriginName,
+    /// No re-scan reaches below.
+    pub(crate) floor: Height,
+    /// Only ever grows.
+    pub(crate) head: Option<Head>,
+}
+
+/// How far a listener has read, and how often it has moved.
+///
+/// The version only ever grows. A listener that remembers a higher version than the
+/// store holds was acknowledged by commits that the store no longer has: the store
+/// was rolled back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Cursor {
+    /// How often the cursor has moved.
+    pub version: u64,
+    /// Where it is.
+    pub at: Position,
+}
+
+/// What a compare-and-set of a cursor comes to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CursorStep {
+    /// It moves here.
+    Move(Cursor),
+    /// This very move was made before.
+    Replay(Cursor),
+    /// The cursor is not where the listener believes.
+    Elsewhere,
+    /// The listener was acknowledged further on than the store remembers.
+    RolledBack,
+}
+
+impl Cursor {
+    /// Decides a move from what the store holds, what the listener expects, and where it wants to go.
+    pub(crate) fn step(held: Option<Cursor>, expected: Option<Cursor>, next: Position) -> CursorStep {
+        let version = |cursor: Option<Cursor>| cursor.map_or(0, |cursor| cursor.version);
+        if held == expected {
+            return CursorStep::Move(Cursor { version: version(held) + 1, at: next });
+        }
+        if version(expected) > version(held) {
+            return CursorStep::RolledBack;
+        }
+        match held {
+            Some(held) if held.version == version(expected) + 1 && held.at == next => CursorStep::Replay(held),
+            _ => CursorStep::Elsewhere,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(height: u64) -> Position {
+        Position { height: Height(height), hash: [0; 32] }
+    }
+
+    fn cursor(version: u64, height: u64) -> Cursor {
+        Cursor { version, at: at(height) }
+    }
+
+    #[test]
+    fn a_cursor_moves_only_from_where_it_is() {
+        let check = |held, expected, next, step| assert_eq!(Cursor::step(held, expected, next), step);
+        check(None, None, at(5), CursorStep::Move(cursor(1, 5)));
+        check(Some(cursor(1, 5)), Some(cursor(1, 5)), at(9), CursorStep::Move(cursor(2, 9)));
+        // A reorg moves it back, and the version still grows.
+        check(Some(cursor(2, 9)), Some(cursor(2, 9)), at(4), CursorStep::Move(cursor(3, 4)));
+        check(Some(cursor(2, 9)), Some(cursor(1, 5)), at(9), CursorStep::Replay(cursor(2, 9)));
+        check(Some(cursor(1, 5)), None, at(5), CursorStep::Replay(cursor(1, 5)));
+        check(Some(cursor(2, 9)), Some(cursor(1, 5)), at(8), CursorStep::Elsewhere);
+        check(Some(cursor(1, 5)), Some(cursor(2, 9)), at(12), CursorStep::RolledBack);
+        check(None, Some(cursor(1, 5)), at(9), CursorStep::RolledBack);
+    }
+}
