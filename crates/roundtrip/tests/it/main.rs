@@ -14,5 +14,6 @@ mod random;
 mod sender;
 #[cfg(feature = "sqlite")]
 mod sqlite;
+mod stations;
 #[cfg(feature = "webhook")]
 mod webhook;
