@@ -271,7 +271,7 @@ fn send(lane: &LaneName, owner: Token, first: Nonce, ready: &[ReadyDelivery]) ->
     (assign, ready.iter().enumerate().map(settle).collect())
 }
 
-fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
+pub(crate) fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_current_thread().enable_all().build()
 }
 

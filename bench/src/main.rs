@@ -9,6 +9,7 @@ mod floor;
 mod lifecycle;
 mod report;
 mod soak;
+mod stations;
 mod trace;
 
 use report::Report;
@@ -54,6 +55,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     if wanted("backlog") {
         backlog::flatness(&mut report, scale)?;
+    }
+    if wanted("stations") {
+        stations::beside_bare(&mut report, scale)?;
     }
     if only.is_none() {
         report.write("bench/results/latest.json")?;
