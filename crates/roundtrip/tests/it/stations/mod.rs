@@ -1,6 +1,8 @@
 //! The stations on each store, under a paused clock: time moves only when nothing else can.
 
 mod examples;
+#[cfg(feature = "sqlite")]
+mod keyed;
 mod many;
 mod relay;
 mod timer;
