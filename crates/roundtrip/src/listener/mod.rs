@@ -3,6 +3,7 @@
 //! ```text
 //!   code ──▶ Submitter ─┐
 //!   time ──▶ Every ─────┼──▶ admit: the requests and the cursor in one commit ──▶ inbox
+//!   chain ─▶ Follower ──┤
 //!   any other Source ───┘
 //! ```
 //!
@@ -12,6 +13,7 @@
 
 mod cursor;
 mod every;
+mod follow;
 mod submit;
 
 use std::future::Future;
@@ -20,6 +22,9 @@ use std::sync::Arc;
 pub use cursor::{Cursor, Head};
 pub(crate) use cursor::{CursorStep, Origin};
 pub use every::{CatchUp, Every, Tick};
+pub use follow::{
+    BlockSource, Follower, FollowerOptions, FollowerStats, SourceBlock, SourceError, SourceFuture, Tips,
+};
 pub use submit::{Ending, SubmitError, Submitted, Submitter};
 
 use crate::clock::Clock;

@@ -8,6 +8,7 @@ mod crash;
 mod delivering;
 #[cfg(feature = "sqlite")]
 mod file;
+mod follow;
 mod keeping;
 mod memory;
 mod random;

@@ -1,0 +1,580 @@
+//! Following a chain: reads blocks into the inbox, and tells the store what became of them.
+//!
+//! ```text
+//!   seats ──▶ tips ──▶ look ──▶ read ──▶ join ──▶ admit (stored, cursor moves) ──▶ amend (the lead)
+//!                       │                 │
+//!                       └── fork ─────────┴──▶ back to the common block, then read again
+//! ```
+//!
+//! The cursor is the newest *final* block up to which everything is stored, and every
+//! admission moves its version. So no reorg ever touches it, and after a start the blocks
+//! above it are read again: what is known is recognised by its occurrence. Meanwhile the
+//! blocks above it are remembered, and a reorg goes back to where the chains part.
+//!
+//! One follower at a time leads a route and amends its requests. How far it got is a cursor
+//! of its own, named after route and origin: everything on the chain up to there is final in
+//! the store too. Whoever leads next starts there, so that it knows of every occurrence that
+//! is not final in the store whether it is on the chain.
+//!
+//! Failure modes: a source that does not answer, or lags behind, is waited for. A route that
+//! is full holds the cursor; the lead goes on amending, which may make room. One request that
+//! the store can never take is left out, with an error in the log. A chain that takes back
+//! what was final, and a store that was rolled back, stop the follower with the reason.
+
+mod decide;
+mod lead;
+mod source;
+mod window;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+pub use source::{BlockSource, SourceBlock, SourceError, SourceFuture, Tips};
+
+use decide::{Joined, Reach, Step};
+use lead::Leads;
+use window::{Link, Window};
+
+use super::Cursor;
+use crate::clock::Clock;
+use crate::inbox::Standing;
+use crate::persist;
+use crate::station::{Shutdown, StationError};
+use crate::store::op::{Admit, CursorMove, Effect, Invalid, NewRequest, Outcome, Stale};
+use crate::store::query::{Query, Reply};
+use crate::store::{Store, StoreError};
+use crate::words::{
+    ADMIT_MAX, BATCH_BYTES_MAX, Height, HolderName, ListenerName, OriginName, PAYLOAD_BYTES_MAX, Place, Position,
+    RouteName,
+};
+
+/// Most bytes of payload in one admission.
+const ADMIT_BYTES_MAX: usize = BATCH_BYTES_MAX / 2;
+/// How many times in a row the wait for a silent source doubles.
+const DOUBLINGS_MAX: u32 = 5;
+
+/// How a follower follows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FollowerOptions {
+    /// The first block to read, where there is no cursor yet.
+    pub from_block: Height,
+    /// Most blocks in one read.
+    pub range: u64,
+    /// Most blocks that are remembered because finality has not come; beyond, nothing
+    /// more is read until it does.
+    pub window_max: u64,
+    /// How long a route's seat is taken for; a dead lead keeps amendments waiting for so long.
+    pub seat_ms: u64,
+    /// How often the lead looks through the store for occurrences that others brought and
+    /// that the chain does not show.
+    pub relist_ms: u64,
+    /// How often to look for new blocks.
+    pub poll: Duration,
+}
+
+impl Default for FollowerOptions {
+    fn default() -> Self {
+        FollowerOptions {
+            from_block: Height(0),
+            range: 100,
+            window_max: 1 << 17,
+            seat_ms: 15_000,
+            relist_ms: 600_000,
+            poll: Duration::from_millis(500),
+        }
+    }
+}
+
+/// What a follower has done since its start, for whoever watches it.
+#[derive(Debug, Default)]
+pub struct FollowerStats {
+    blocks: AtomicU64,
+    reorgs: AtomicU64,
+    left_out: AtomicU64,
+    read_to: AtomicU64,
+    finalized: AtomicU64,
+}
+
+impl FollowerStats {
+    /// How many blocks were read; one that is read again counts again.
+    pub fn blocks(&self) -> u64 {
+        self.blocks.load(Ordering::Relaxed)
+    }
+
+    /// How many reorgs were seen.
+    pub fn reorgs(&self) -> u64 {
+        self.reorgs.load(Ordering::Relaxed)
+    }
+
+    /// How many times a request was left out because the store can never take it. Every
+    /// one is in the log, at level error; this should be 0.
+    pub fn left_out(&self) -> u64 {
+        self.left_out.load(Ordering::Relaxed)
+    }
+
+    /// The last block that was read.
+    pub fn read_to(&self) -> Height {
+        Height(self.read_to.load(Ordering::Relaxed))
+    }
+
+    /// The newest final block that the source named.
+    pub fn finalized(&self) -> Height {
+        Height(self.finalized.load(Ordering::Relaxed))
+    }
+}
+
+/// The station that follows one origin for some routes.
+///
+/// Dropping its future is a crash: what was admitted is stored, and what was not is read
+/// again by whoever follows next.
+pub struct Follower {
+    /// Where requests go.
+    pub store: Arc<dyn Store>,
+    /// Where blocks come from.
+    pub source: Arc<dyn BlockSource>,
+    /// What the time is.
+    pub clock: Arc<dyn Clock>,
+    /// Who leads; unique to a process and its start. Followers of one process that feed one
+    /// route from several origins must have the same, so that they lead it together.
+    pub holder: HolderName,
+    /// Whose cursor moves.
+    pub listener: ListenerName,
+    /// Whose heights the blocks have.
+    pub origin: OriginName,
+    /// The routes whose requests it may amend.
+    pub routes: Vec<RouteName>,
+    /// How.
+    pub options: FollowerOptions,
+    /// What was done so far.
+    pub stats: Arc<FollowerStats>,
+}
+
+/// Why a round ended early.
+enum Halt {
+    /// The source is to be asked again later.
+    Later(String),
+    /// The follower cannot go on.
+    Stop(StationError),
+}
+
+impl From<SourceError> for Halt {
+    fn from(error: SourceError) -> Halt {
+        match error {
+            SourceError::Unreachable(_) => Halt::Later(error.to_string()),
+            SourceError::Violation(_) => broken(error.to_string()),
+        }
+    }
+}
+
+impl From<StoreError> for Halt {
+    fn from(error: StoreError) -> Halt {
+        Halt::Stop(error.into())
+    }
+}
+
+fn broken(text: String) -> Halt {
+    Halt::Stop(StationError::Broken(text))
+}
+
+fn rolled_back() -> Halt {
+    broken(
+        "the store no longer has what this listener was told is stored: it was rolled back, and its lanes have stopped; \
+         reconcile the lanes, then start again"
+            .to_owned(),
+    )
+}
+
+/// How a round ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Pace {
+    /// There is more to do at once.
+    Again,
+    /// There is nothing to do for now.
+    Rest,
+}
+
+/// What a follower knows between two rounds.
+struct Known {
+    cursor: Option<Cursor>,
+    window: Window,
+    leads: Leads,
+    /// Final blocks that were read while the last ones were stored, and for which heights.
+    ahead: Option<Fetched>,
+    tips: Option<Tips>,
+    /// Most requests in one admission; fewer while a route is full.
+    admit_max: usize,
+}
+
+/// Blocks and the heights that they were asked for.
+struct Fetched {
+    from: Height,
+    to: Height,
+    blocks: Vec<SourceBlock>,
+}
+
+impl Follower {
+    /// Follows until told to stop, then gives its seats up.
+    pub async fn run(self, shutdown: Shutdown) -> Result<(), StationError> {
+        let leads = Leads::of(&self.origin, &self.routes)?;
+        let (cursor, window) = (None, Window::from(None));
+        let mut known = Known { cursor, window, leads, ahead: None, tips: None, admit_max: ADMIT_MAX };
+        let ended = shutdown.run_until_cancelled(self.rounds(&mut known)).await;
+        if let Some(Err(error)) = ended {
+            return Err(error);
+        }
+        self.step_down(&known.leads).await;
+        Ok(())
+    }
+
+    async fn rounds(&self, known: &mut Known) -> Result<(), StationError> {
+        known.cursor = self.cursor(&self.listener).await?;
+        known.window = Window::from(known.cursor.map(|cursor| cursor.at));
+        let mut silent = 0;
+        loop {
+            match self.run_once(known).await {
+                Ok(Pace::Again) => {
+                    silent = 0;
+                    // Every round gives way, so that a stop is heard in the midst of a long catch-up.
+                    tokio::task::yield_now().await;
+                    continue;
+                }
+                Ok(Pace::Rest) => silent = 0,
+                Err(Halt::Later(error)) => {
+                    silent = DOUBLINGS_MAX.min(silent + 1);
+                    tracing::warn!(listener = %self.listener, error, "the chain is looked at again later");
+                }
+                Err(Halt::Stop(error)) => {
+                    tracing::error!(listener = %self.listener, %error, "the listener stops");
+                    return Err(error);
+                }
+            }
+            tokio::time::sleep(self.options.poll.saturating_mul(1 << silent)).await;
+        }
+    }
+
+    /// One look at the chain: at most one range is read, and the lead amends.
+    async fn run_once(&self, known: &mut Known) -> Result<Pace, Halt> {
+        self.hold_seats(known).await?;
+        // While blocks are fetched ahead, all of them final, the last look is good enough.
+        let tips = match known.tips.take().filter(|_| known.ahead.is_some()) {
+            Some(tips) => tips,
+            None => self.source.tips().await?,
+        };
+        known.tips = Some(tips);
+        self.stats.finalized.store(tips.finalized.height.0, Ordering::Relaxed);
+        let reach =
+            Reach { first: self.options.from_block, range: self.options.range, window_max: self.options.window_max };
+        match decide::look(&known.window, &tips, reach) {
+            Step::Level => {
+                self.pass_finality(known, &tips);
+                self.move_cursor(known, &tips).await?;
+                self.amend(known, true).await?;
+                Ok(Pace::Rest)
+            }
+            Step::Wait(why) => {
+                tracing::warn!(listener = %self.listener, head = tips.head.height.0, finalized = tips.finalized.height.0, why, "the listener waits");
+                Ok(Pace::Rest)
+            }
+            Step::Hold => {
+                tracing::warn!(listener = %self.listener, head = tips.head.height.0, finalized = tips.finalized.height.0, "finality is too far behind: nothing more is read until it comes");
+                self.pass_finality(known, &tips);
+                self.move_cursor(known, &tips).await?;
+                self.amend(known, false).await?;
+                Ok(Pace::Rest)
+            }
+            Step::Check(at) => self.check(known, at).await,
+            Step::Fork => self.go_back(known, &tips).await,
+            Step::Violation(text) => Err(broken(text)),
+            Step::Read { from, to } => {
+                self.pass_finality(known, &tips);
+                self.read(known, &tips, from, to).await
+            }
+        }
+    }
+
+    /// The source stands by what was read, as far as its finality goes.
+    fn pass_finality(&self, known: &mut Known, tips: &Tips) {
+        known.window.checked = true;
+        known.leads.changed |= known.window.raise(tips.finalized.height);
+    }
+
+    /// Looks whether the last block read, which finality has passed, is on the final chain.
+    async fn check(&self, known: &mut Known, at: Position) -> Result<Pace, Halt> {
+        if self.hash_at(at.height).await? == Some(at.hash) {
+            known.window.checked = true;
+            known.leads.changed |= known.window.raise(at.height);
+            return Ok(Pace::Again);
+        }
+        let tips = self.source.tips().await?;
+        match known.window.is_final(at.height) {
+            true => Err(broken(decide::violation(at, self.hash_at(at.height).await?))),
+            false => self.go_back(known, &tips).await,
+        }
+    }
+
+    async fn hash_at(&self, height: Height) -> Result<Option<[u8; 32]>, Halt> {
+        let blocks = self.source.blocks(height, height).await?;
+        Ok(blocks.iter().find(|block| block.at.height == height).map(|block| block.at.hash))
+    }
+
+    /// Goes back to the newest block that is still there. One that is too old does no harm:
+    /// what is read again is recognised.
+    async fn go_back(&self, known: &mut Known, tips: &Tips) -> Result<Pace, Halt> {
+        let mark = known.window.mark();
+        let lowest = known.window.next_after(mark);
+        let ancestor = match self.common_above(&known.window, lowest, tips).await? {
+            Some(height) => Some(height),
+            None => self.still_final(mark).await?,
+        };
+        let tip = known.window.tip().map(|tip| tip.height.0);
+        tracing::info!(listener = %self.listener, ?tip, ancestor = ?ancestor.map(|height| height.0), "a reorg");
+        self.stats.reorgs.fetch_add(1, Ordering::Relaxed);
+        let gone = known.window.back_to(ancestor);
+        known.leads.lose(&gone);
+        known.ahead = None;
+        Ok(Pace::Again)
+    }
+
+    /// The newest block above what is final that was read as it is, looked for from the top.
+    async fn common_above(&self, window: &Window, lowest: Height, tips: &Tips) -> Result<Option<Height>, Halt> {
+        let mut top = window.tip().map_or(lowest, |tip| tip.height).min(tips.head.height);
+        while top >= lowest {
+            let from = lowest.max(Height(top.0.saturating_sub(self.options.range.max(1) - 1)));
+            let present = self.source.blocks(from, top).await?;
+            if let Some(height) = decide::common(window, &present) {
+                return Ok(Some(height));
+            }
+            let Some(below) = from.0.checked_sub(1) else { return Ok(None) };
+            top = Height(below);
+        }
+        Ok(None)
+    }
+
+    /// The newest final block, if the source stands by it, as it must.
+    async fn still_final(&self, mark: Option<Position>) -> Result<Option<Height>, Halt> {
+        let Some(mark) = mark else { return Ok(None) };
+        match self.hash_at(mark.height).await? {
+            Some(hash) if hash == mark.hash => Ok(Some(mark.height)),
+            found => Err(broken(decide::violation(mark, found))),
+        }
+    }
+
+    /// Reads these heights and stores what they show, while the next ones are fetched.
+    async fn read(&self, known: &mut Known, tips: &Tips, from: Height, to: Height) -> Result<Pace, Halt> {
+        let fetched = known.ahead.take().filter(|ahead| ahead.from == from);
+        let (to, mut blocks) = match fetched {
+            Some(ahead) => (ahead.to, ahead.blocks),
+            None => (to, self.source.blocks(from, to).await?),
+        };
+        let count = match decide::join(&known.window, from, to, &blocks) {
+            Joined::Take(count) => count,
+            Joined::Fork => return self.go_back(known, tips).await,
+            Joined::Violation(text) => return Err(broken(text)),
+        };
+        blocks.truncate(count);
+        let read_to = blocks.last().map_or(from, |block| block.at.height);
+        let next = Height(read_to.0.saturating_add(1));
+        let (stored, ahead) = tokio::join!(self.store_blocks(known, tips, blocks), self.fetch_ahead(tips, next));
+        let pace = stored?;
+        // A read ahead that failed is made again, and fails loudly then.
+        known.ahead = ahead.filter(|_| pace == Pace::Again);
+        let level = known.window.next(self.options.from_block) > tips.head.height;
+        self.amend(known, level).await?;
+        Ok(pace)
+    }
+
+    /// Fetches what follows, if it is final and so will not change.
+    async fn fetch_ahead(&self, tips: &Tips, from: Height) -> Option<Fetched> {
+        if from > tips.finalized.height {
+            return None;
+        }
+        let to = Height(from.0.saturating_add(self.options.range.max(1) - 1)).min(tips.finalized.height);
+        let blocks = self.source.blocks(from, to).await.ok()?;
+        Some(Fetched { from, to, blocks })
+    }
+
+    /// Stores what blocks show and moves the cursor; then they count as read.
+    async fn store_blocks(&self, known: &mut Known, tips: &Tips, blocks: Vec<SourceBlock>) -> Result<Pace, Halt> {
+        let links: Vec<Link> = blocks.iter().map(Link::of).collect();
+        let is_final = |link: &&Link| known.window.is_final(link.at.height);
+        let mark = links.iter().rev().find(is_final).map(|link| link.at);
+        let next = self.cursor_next(known, tips, mark);
+        let requests: Vec<NewRequest> = blocks.into_iter().flat_map(|block| self.requests_of(known, block)).collect();
+        if !requests.is_empty() || next != known.cursor.map(|cursor| cursor.at) {
+            match self.admit(known, requests, next).await? {
+                Stored::All => {}
+                Stored::Full => return Ok(Pace::Rest),
+                Stored::Moved => return Ok(Pace::Again),
+            }
+        }
+        self.stats.blocks.fetch_add(links.len() as u64, Ordering::Relaxed);
+        for link in links {
+            self.stats.read_to.store(link.at.height.0, Ordering::Relaxed);
+            known.window.push(link);
+        }
+        known.leads.changed = true;
+        Ok(Pace::Again)
+    }
+
+    /// Where the cursor belongs once these blocks are stored; it never goes back.
+    fn cursor_next(&self, known: &Known, tips: &Tips, mark: Option<Position>) -> Option<Position> {
+        // A listener that starts above what is final has passed what is final.
+        let above = Some(tips.finalized).filter(|finalized| finalized.height < self.options.from_block);
+        let mark = mark.or(known.window.mark()).or(above);
+        let cursor = known.cursor.map(|cursor| cursor.at);
+        match (mark, cursor) {
+            (Some(mark), Some(cursor)) if mark.height > cursor.height => Some(mark),
+            (mark, None) => mark,
+            (_, cursor) => cursor,
+        }
+    }
+
+    /// What a block shows, with its place and standing.
+    fn requests_of(&self, known: &Known, block: SourceBlock) -> Vec<NewRequest> {
+        let height = block.at.height;
+        let standing = if known.window.is_final(height) { Standing::Final } else { Standing::Seen };
+        let fits = |request: &NewRequest| {
+            let (bytes, max) = (request.payload.bytes.len(), PAYLOAD_BYTES_MAX);
+            if bytes > max {
+                self.leave_out(request, height, &Invalid::PayloadTooLarge { bytes, max });
+            }
+            bytes <= max
+        };
+        let place = Place { origin: self.origin.clone(), height };
+        let fitting = block.requests.into_iter().filter(fits);
+        fitting.map(|request| NewRequest { place: Some(place.clone()), standing, ..request }).collect()
+    }
+
+    /// One request that can never be stored must not keep the rest out.
+    fn leave_out(&self, request: &NewRequest, height: Height, why: &Invalid) {
+        self.stats.left_out.fetch_add(1, Ordering::Relaxed);
+        tracing::error!(
+            listener = %self.listener, route = %request.route, request = %request.id, occurrence = %request.occurrence,
+            height = height.0, %why, "a request is left out: correct the cause, then submit it by hand"
+        );
+    }
+
+    /// Only finality moved on.
+    async fn move_cursor(&self, known: &mut Known, tips: &Tips) -> Result<(), Halt> {
+        let next = self.cursor_next(known, tips, None);
+        if next != known.cursor.map(|cursor| cursor.at) {
+            self.admit(known, Vec::new(), next).await?;
+        }
+        Ok(())
+    }
+
+    /// Stores requests in as many commits as it takes; the last one moves the cursor.
+    async fn admit(
+        &self,
+        known: &mut Known,
+        requests: Vec<NewRequest>,
+        next: Option<Position>,
+    ) -> Result<Stored, Halt> {
+        let mut pieces = pieces(requests, known.admit_max);
+        while let Some(piece) = pieces.pop_front() {
+            let to = next.filter(|_| pieces.is_empty());
+            let cursor = to.map(|next| CursorMove { listener: self.listener.clone(), expected: known.cursor, next });
+            let admit = Admit { cursor, requests: piece.clone() };
+            match persist::apply_one(&*self.store, admit).await? {
+                Outcome::Applied(Effect::Admitted(admissions, cursor))
+                | Outcome::Duplicate(Effect::Admitted(admissions, cursor)) => {
+                    known.cursor = cursor.or(known.cursor);
+                    known.leads.learn(&piece, &admissions);
+                }
+                Outcome::Full(full) => {
+                    tracing::warn!(listener = %self.listener, ?full, "the cursor is held until there is room");
+                    known.admit_max = (known.admit_max / 2).max(1);
+                    return Ok(Stored::Full);
+                }
+                Outcome::Stale(Stale::Cursor(held)) => return self.adopt(known, held),
+                Outcome::Stale(Stale::RolledBack) => return Err(rolled_back()),
+                Outcome::Invalid(reason @ (Invalid::TooDeep { .. } | Invalid::TooManyNames(_))) => {
+                    return Err(broken(format!("listener {} cannot go on: {reason}", self.listener)));
+                }
+                Outcome::Invalid(reason) => match halves(piece) {
+                    Ok((first, second)) => {
+                        pieces.push_front(second);
+                        pieces.push_front(first);
+                    }
+                    Err(alone) => {
+                        alone.iter().for_each(|request| self.leave_out(request, height_of(request), &reason));
+                        if pieces.is_empty() {
+                            pieces.push_front(Vec::new());
+                        }
+                    }
+                },
+                other => return Err(broken(format!("an admission was refused: {other:?}"))),
+            }
+        }
+        known.admit_max = known.admit_max.saturating_mul(2).min(ADMIT_MAX);
+        Ok(Stored::All)
+    }
+
+    /// The cursor is not where it was left: an answer was lost, or another process uses the
+    /// same listener. What it passed is stored, whoever moved it.
+    fn adopt(&self, known: &mut Known, held: Option<Cursor>) -> Result<Stored, Halt> {
+        tracing::warn!(listener = %self.listener, ?held, "somebody else moved the cursor");
+        if let Some(held) = held
+            && let Some(read) = known.window.at(held.at.height)
+            && read != held.at
+            && known.window.is_final(read.height)
+        {
+            return Err(broken(decide::violation(held.at, Some(read.hash))));
+        }
+        known.cursor = held;
+        Ok(Stored::Moved)
+    }
+
+    async fn cursor(&self, listener: &ListenerName) -> Result<Option<Cursor>, StoreError> {
+        match persist::read(&*self.store, Query::Cursor(listener.clone())).await? {
+            Reply::Cursor(cursor) => Ok(cursor),
+            _ => Err(another_read()),
+        }
+    }
+}
+
+/// What became of blocks that were to be stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stored {
+    /// They are stored.
+    All,
+    /// A route has no room; those stored will be recognised.
+    Full,
+    /// The cursor was elsewhere.
+    Moved,
+}
+
+fn another_read() -> StoreError {
+    StoreError::Damaged("a store answered another read".into())
+}
+
+fn height_of(request: &NewRequest) -> Height {
+    request.place.as_ref().map_or(Height(0), |place| place.height)
+}
+
+/// Cuts requests into as many admissions as it takes; at least one, which moves the cursor.
+fn pieces(requests: Vec<NewRequest>, max: usize) -> VecDeque<Vec<NewRequest>> {
+    let (mut pieces, mut piece, mut bytes) = (VecDeque::new(), Vec::new(), 0);
+    for request in requests {
+        let more = request.payload.bytes.len();
+        if piece.len() >= max || bytes + more > ADMIT_BYTES_MAX {
+            pieces.push_back(std::mem::take(&mut piece));
+            bytes = 0;
+        }
+        bytes += more;
+        piece.push(request);
+    }
+    pieces.push_back(piece);
+    pieces
+}
+
+/// Two halves of more than one; one alone is given back.
+fn halves(mut piece: Vec<NewRequest>) -> Result<(Vec<NewRequest>, Vec<NewRequest>), Vec<NewRequest>> {
+    if piece.len() < 2 {
+        return Err(piece);
+    }
+    let second = piece.split_off(piece.len() / 2);
+    Ok((piece, second))
+}
