@@ -24,7 +24,7 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 /// Longer than a seat is held.
-const LONG: Duration = Duration::from_secs(20);
+const LONG: Duration = Duration::from_secs(60);
 /// A few looks at the chain.
 const SHORT: Duration = Duration::from_secs(2);
 
@@ -474,11 +474,7 @@ async fn amendments_are_made_in_their_order() {
     let order = ["orphan", "supersede", "include", "finalize", "withdraw"];
     let ranks: Vec<usize> = names.iter().map(|name| order.iter().position(|known| known == name).unwrap()).collect();
     assert!(order.iter().all(|name| names.contains(name)), "{names:?}");
-    assert!(
-        ranks.is_sorted()
-            || names == ["orphan", "orphan", "supersede", "finalize", "include", "finalize", "withdraw", "withdraw"],
-        "{names:?}"
-    );
+    assert!(ranks.is_sorted(), "{names:?}");
     running.stop().await;
 }
 
@@ -851,17 +847,18 @@ async fn survives(actions: Vec<Action>, deaths: Vec<Death>, sparse: bool, answer
         dead.kill().await;
         world.store.crash();
     }
-    world.chain.mine_empty(1);
+    // Finality goes past every height where anything was.
+    world.chain.mine_empty(actions.len());
     world.chain.finalize_all();
     let last = world.start();
-    pass(LONG * 2).await;
+    pass(LONG).await;
     let agrees = world.agrees(EVENTS / 2).await;
     last.stop().await;
     agrees
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 256, ..ProptestConfig::default() })]
 
     #[test]
     fn any_chain_and_any_crash_end_in_the_same_state(

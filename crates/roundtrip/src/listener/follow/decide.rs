@@ -164,6 +164,8 @@ pub(super) struct Unsettled {
     pub(super) standing: Standing,
     /// Whether a reorg took away the block that showed it.
     pub(super) lost: bool,
+    /// Whether it is final and shows what was superseded: what superseded it may yet go.
+    pub(super) superseded: bool,
 }
 
 /// What is not final in the store, by occurrence.
@@ -200,7 +202,7 @@ pub(super) fn amend(unsettled: &Unsettleds, window: &Window, level: bool) -> Ame
         if known.standing == Standing::Orphaned || !known.placed || known.height != height {
             back.push(Amendment::Include { occurrence, height });
         }
-        if window.is_final(height) {
+        if window.is_final(height) && !known.superseded {
             settled.push(Amendment::Finalize { occurrence });
         }
     }
@@ -374,7 +376,7 @@ mod tests {
 
     fn known(standing: Standing, height: u64) -> Unsettled {
         let (route, id) = (route(), RequestId([0; 32]));
-        Unsettled { route, id, height: Height(height), placed: true, standing, lost: false }
+        Unsettled { route, id, height: Height(height), placed: true, standing, lost: false, superseded: false }
     }
 
     /// The same as `window`, with these occurrences at these heights.

@@ -38,13 +38,20 @@ struct Led {
     listed_at: UnixMs,
 }
 
+/// A request of which the chain has shown different contents.
+struct Contest {
+    route: RouteName,
+    /// Not decided before this height was read.
+    height: Height,
+}
+
 /// What is known of the routes that are led.
 #[derive(Default)]
 pub(super) struct Leads {
     routes: Vec<Led>,
     unsettled: Unsettleds,
     /// Requests of which the chain has shown different contents.
-    contested: BTreeMap<RequestId, RouteName>,
+    contested: BTreeMap<RequestId, Contest>,
     /// Whether anything happened since the last amendments.
     pub(super) changed: bool,
 }
@@ -78,7 +85,7 @@ impl Leads {
             led.seat = None;
         }
         self.unsettled.retain(|_, known| known.route != *route);
-        self.contested.retain(|_, of| of != route);
+        self.contested.retain(|_, contest| contest.route != *route);
     }
 
     /// A reorg took away the blocks that showed these.
@@ -103,7 +110,7 @@ impl Leads {
                 _ => (request.standing, true),
             };
             if let Admission::Attached { same_content: false, .. } = admission {
-                self.contested.insert(request.id, request.route.clone());
+                self.contest(request.id, &request.route, super::height_of(request));
             }
             if standing == Standing::Final {
                 self.unsettled.remove(&request.occurrence);
@@ -116,6 +123,7 @@ impl Leads {
                 placed,
                 standing,
                 lost: false,
+                superseded: false,
             };
             match self.unsettled.get_mut(&request.occurrence) {
                 Some(known) if !placed => known.lost = false,
@@ -126,15 +134,22 @@ impl Leads {
         }
     }
 
+    fn contest(&mut self, id: RequestId, route: &RouteName, height: Height) {
+        let contest = self.contested.entry(id).or_insert(Contest { route: route.clone(), height });
+        contest.height = contest.height.max(height);
+    }
+
     /// Takes up what the store shows of one request of a route that is led.
     fn take_up(&mut self, view: &RequestView, origin: &OriginName, waits: bool) {
         if waits || view.revision > 0 {
-            self.contested.insert(view.id, view.route.clone());
+            let heights = view.occurrences.iter().filter_map(|shown| Some(shown.place.as_ref()?.height));
+            self.contest(view.id, &view.route, heights.max().unwrap_or(Height(0)));
         }
         for shown in view.occurrences.iter().filter(|shown| shown.standing != Standing::Final) {
             let Some(place) = shown.place.as_ref().filter(|place| place.origin == *origin) else { continue };
             let (route, id, standing) = (view.route.clone(), view.id, shown.standing);
-            let known = Unsettled { route, id, height: place.height, placed: true, standing, lost: false };
+            let known =
+                Unsettled { route, id, height: place.height, placed: true, standing, lost: false, superseded: false };
             self.unsettled.insert(shown.id, known);
         }
     }
@@ -156,17 +171,22 @@ impl Leads {
             (Amendment::Include { height, .. }, outcome) if outcome.holds() => {
                 (known.standing, known.height, known.placed) = (Standing::Seen, *height, true);
             }
-            // Final or withdrawn now, ended, final before, or it shows what was superseded.
+            (Amendment::Finalize { .. }, Outcome::Stale(Stale::Superseded)) => known.superseded = true,
+            // Final or withdrawn now, ended, or final before.
             _ => {
                 self.unsettled.remove(occurrence);
             }
         }
     }
 
-    /// Requests are contested as long as something about them is not final.
-    fn drop_uncontested(&mut self) {
-        let open: BTreeSet<RequestId> = self.unsettled.values().map(|known| known.id).collect();
-        self.contested.retain(|id, _| open.contains(id));
+    /// Requests are contested until what was shown of them is read, and the newest of it
+    /// is final; what was superseded then stays so.
+    fn drop_uncontested(&mut self, window: &Window) {
+        let open = self.unsettled.values().filter(|known| !known.superseded);
+        let open: BTreeSet<RequestId> = open.map(|known| known.id).collect();
+        let read = |height: Height| window.tip().is_some_and(|tip| height <= tip.height);
+        self.contested.retain(|id, contest| open.contains(id) || !read(contest.height));
+        self.unsettled.retain(|_, known| !known.superseded || open.contains(&known.id));
     }
 }
 
@@ -217,7 +237,7 @@ impl Follower {
         self.list_unsettled(known, at).await?;
         let route = &known.leads.routes[at].route;
         let left = known.leads.unsettled.values().any(|open| open.route == *route)
-            || known.leads.contested.values().any(|of| of == route);
+            || known.leads.contested.values().any(|contest| contest.route == *route);
         let settled = settled.map(|cursor| cursor.at);
         let base = known.window.base();
         let unread = base.is_some_and(|base| settled.is_none_or(|settled| settled.height < base.height));
@@ -285,9 +305,11 @@ impl Follower {
         let gone = self.orphans(known, &plan.gone).await?;
         self.make(known, gone).await?;
         let newest = self.supersede(known).await?;
+        // What was superseded with is open again.
+        let plan = decide::amend(&known.leads.unsettled, &known.window, level);
         self.make(known, plan.settled).await?;
         if newest {
-            known.leads.drop_uncontested();
+            known.leads.drop_uncontested(&known.window);
             self.settle_routes(known).await?;
             self.prune(known);
             known.leads.changed = false;
@@ -341,11 +363,8 @@ impl Follower {
                 continue;
             }
             let (route, standing) = (live.route, Standing::Seen);
-            let open = Unsettled { route, id, height, placed: true, standing, lost: false };
-            known.leads.unsettled.entry(occurrence).or_insert(open);
-            if known.window.is_final(height) {
-                self.make(known, vec![Amendment::Finalize { occurrence }]).await?;
-            }
+            let open = Unsettled { route, id, height, placed: false, standing, lost: false, superseded: false };
+            known.leads.unsettled.insert(occurrence, open);
         }
         Ok(all)
     }
@@ -459,7 +478,9 @@ impl Leads {
             | Amendment::Include { occurrence, .. }
             | Amendment::Finalize { occurrence }
             | Amendment::Withdraw { occurrence } => self.unsettled.get(occurrence).map(|known| known.route.clone()),
-            Amendment::Supersede { id, .. } | Amendment::Elsewhere { id } => self.contested.get(id).cloned(),
+            Amendment::Supersede { id, .. } | Amendment::Elsewhere { id } => {
+                self.contested.get(id).map(|contest| contest.route.clone())
+            }
         }
     }
 }

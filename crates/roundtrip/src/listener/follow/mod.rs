@@ -485,7 +485,7 @@ impl Follower {
                 }
                 Outcome::Full(full) => {
                     tracing::warn!(listener = %self.listener, ?full, "the cursor is held until there is room");
-                    known.admit_max = (known.admit_max / 2).max(1);
+                    known.admit_max = (piece.len() / 2).max(1);
                     return Ok(Stored::Full);
                 }
                 Outcome::Stale(Stale::Cursor(held)) => return self.adopt(known, held),
