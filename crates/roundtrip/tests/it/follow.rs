@@ -809,6 +809,27 @@ fn death() -> impl Strategy<Value = Death> {
     (1..40usize, any::<bool>(), 0..12usize).prop_map(|(call, after, absent)| Death { call, after, absent })
 }
 
+/// A follower that will die, unless it has no death.
+struct Doomed {
+    running: Running,
+    death: Option<(Arc<AtomicUsize>, Death)>,
+}
+
+impl Doomed {
+    fn start(world: &mut World, death: Option<Death>) -> Doomed {
+        let Some(death) = death else { return Doomed { running: world.start(), death: None } };
+        let left = Arc::new(AtomicUsize::new(death.call + 1));
+        let store = Deadly { inner: world.store.clone(), left: left.clone(), after: death.after };
+        Doomed { running: world.start_on(Arc::new(store), listener()), death: Some((left, death)) }
+    }
+
+    /// For how long nobody follows, once it came to the call at which it dies.
+    fn absent(&self) -> Option<usize> {
+        let (left, death) = self.death.as_ref()?;
+        (left.load(Ordering::SeqCst) == 1).then_some(death.absent)
+    }
+}
+
 /// Runs a script with followers that die, and then one that does not: the store must come
 /// to say what the chain says.
 async fn survives(actions: Vec<Action>, deaths: Vec<Death>, sparse: bool, answers: usize) -> Result<(), String> {
@@ -816,35 +837,24 @@ async fn survives(actions: Vec<Action>, deaths: Vec<Death>, sparse: bool, answer
     (world.chain.script().sparse, world.chain.script().answers) = (sparse, answers);
     let mut deaths = deaths.into_iter();
     let mut absent = 0usize;
-    let mut running: Option<(Running, Option<(Arc<AtomicUsize>, Death)>)> = None;
+    let mut doomed: Option<Doomed> = None;
     for action in &actions {
-        if running.is_none() && absent == 0 {
-            let death = deaths.next();
-            running = Some(match death {
-                None => (world.start(), None),
-                Some(death) => {
-                    let left = Arc::new(AtomicUsize::new(death.call + 1));
-                    let store = Deadly { inner: world.store.clone(), left: left.clone(), after: death.after };
-                    (world.start_on(Arc::new(store), listener()), Some((left, death)))
-                }
-            });
+        if doomed.is_none() && absent == 0 {
+            doomed = Some(Doomed::start(&mut world, deaths.next()));
         }
         absent = absent.saturating_sub(1);
         act(&world.chain, action);
         if matches!(action, Action::Look) {
             pass(SHORT).await;
         }
-        if let Some((_, Some((left, _)))) = &running
-            && left.load(Ordering::SeqCst) == 1
-            && let Some((dead, Some((_, death)))) = running.take()
-        {
-            dead.kill().await;
+        if let Some(dead) = doomed.take_if(|doomed| doomed.absent().is_some()) {
+            absent = dead.absent().unwrap_or(0);
+            dead.running.kill().await;
             world.store.crash();
-            absent = death.absent;
         }
     }
-    if let Some((dead, _)) = running {
-        dead.kill().await;
+    if let Some(dead) = doomed {
+        dead.running.kill().await;
         world.store.crash();
     }
     // Finality goes past every height where anything was.

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::decide::{self, Unsettled, Unsettleds};
+use super::intake::height_of;
 use super::window::Window;
 use super::{Follower, Halt, Known, another_read, broken, rolled_back};
 use crate::inbox::Standing;
@@ -110,7 +111,7 @@ impl Leads {
                 _ => (request.standing, true),
             };
             if let Admission::Attached { same_content: false, .. } = admission {
-                self.contest(request.id, &request.route, super::height_of(request));
+                self.contest(request.id, &request.route, height_of(request));
             }
             if standing == Standing::Final {
                 self.unsettled.remove(&request.occurrence);
@@ -119,7 +120,7 @@ impl Leads {
             let open = Unsettled {
                 route: request.route.clone(),
                 id: request.id,
-                height: super::height_of(request),
+                height: height_of(request),
                 placed,
                 standing,
                 lost: false,

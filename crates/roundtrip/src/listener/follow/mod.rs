@@ -22,11 +22,11 @@
 //! what was final, and a store that was rolled back, stop the follower with the reason.
 
 mod decide;
+mod intake;
 mod lead;
 mod source;
 mod window;
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -35,23 +35,16 @@ pub use source::{BlockSource, SourceBlock, SourceError, SourceFuture, Tips};
 
 use decide::{Joined, Reach, Step};
 use lead::Leads;
-use window::{Link, Window};
+use window::Window;
 
 use super::Cursor;
 use crate::clock::Clock;
-use crate::inbox::Standing;
 use crate::persist;
 use crate::station::{Shutdown, StationError};
-use crate::store::op::{Admit, CursorMove, Effect, Invalid, NewRequest, Outcome, Stale};
 use crate::store::query::{Query, Reply};
 use crate::store::{Store, StoreError};
-use crate::words::{
-    ADMIT_MAX, BATCH_BYTES_MAX, Height, HolderName, ListenerName, OriginName, PAYLOAD_BYTES_MAX, Place, Position,
-    RouteName,
-};
+use crate::words::{ADMIT_MAX, Height, HolderName, ListenerName, OriginName, Position, RouteName};
 
-/// Most bytes of payload in one admission.
-const ADMIT_BYTES_MAX: usize = BATCH_BYTES_MAX / 2;
 /// How many times in a row the wait for a silent source doubles.
 const DOUBLINGS_MAX: u32 = 5;
 
@@ -395,138 +388,6 @@ impl Follower {
         Some(Fetched { from, to, blocks })
     }
 
-    /// Stores what blocks show and moves the cursor; then they count as read.
-    async fn store_blocks(&self, known: &mut Known, tips: &Tips, blocks: Vec<SourceBlock>) -> Result<Pace, Halt> {
-        let links: Vec<Link> = blocks.iter().map(Link::of).collect();
-        let is_final = |link: &&Link| known.window.is_final(link.at.height);
-        let mark = links.iter().rev().find(is_final).map(|link| link.at);
-        let next = self.cursor_next(known, tips, mark);
-        let requests: Vec<NewRequest> = blocks.into_iter().flat_map(|block| self.requests_of(known, block)).collect();
-        if !requests.is_empty() || next != known.cursor.map(|cursor| cursor.at) {
-            match self.admit(known, requests, next).await? {
-                Stored::All => {}
-                Stored::Full => return Ok(Pace::Rest),
-                Stored::Moved => return Ok(Pace::Again),
-            }
-        }
-        self.stats.blocks.fetch_add(links.len() as u64, Ordering::Relaxed);
-        for link in links {
-            self.stats.read_to.store(link.at.height.0, Ordering::Relaxed);
-            known.window.push(link);
-        }
-        known.leads.changed = true;
-        Ok(Pace::Again)
-    }
-
-    /// Where the cursor belongs once these blocks are stored; it never goes back.
-    fn cursor_next(&self, known: &Known, tips: &Tips, mark: Option<Position>) -> Option<Position> {
-        // A listener that starts above what is final has passed what is final.
-        let above = Some(tips.finalized).filter(|finalized| finalized.height < self.options.from_block);
-        let mark = mark.or(known.window.mark()).or(above);
-        let cursor = known.cursor.map(|cursor| cursor.at);
-        match (mark, cursor) {
-            (Some(mark), Some(cursor)) if mark.height > cursor.height => Some(mark),
-            (mark, None) => mark,
-            (_, cursor) => cursor,
-        }
-    }
-
-    /// What a block shows, with its place and standing.
-    fn requests_of(&self, known: &Known, block: SourceBlock) -> Vec<NewRequest> {
-        let height = block.at.height;
-        let standing = if known.window.is_final(height) { Standing::Final } else { Standing::Seen };
-        let fits = |request: &NewRequest| {
-            let (bytes, max) = (request.payload.bytes.len(), PAYLOAD_BYTES_MAX);
-            if bytes > max {
-                self.leave_out(request, height, &Invalid::PayloadTooLarge { bytes, max });
-            }
-            bytes <= max
-        };
-        let place = Place { origin: self.origin.clone(), height };
-        let fitting = block.requests.into_iter().filter(fits);
-        fitting.map(|request| NewRequest { place: Some(place.clone()), standing, ..request }).collect()
-    }
-
-    /// One request that can never be stored must not keep the rest out.
-    fn leave_out(&self, request: &NewRequest, height: Height, why: &Invalid) {
-        self.stats.left_out.fetch_add(1, Ordering::Relaxed);
-        tracing::error!(
-            listener = %self.listener, route = %request.route, request = %request.id, occurrence = %request.occurrence,
-            height = height.0, %why, "a request is left out: correct the cause, then submit it by hand"
-        );
-    }
-
-    /// Only finality moved on.
-    async fn move_cursor(&self, known: &mut Known, tips: &Tips) -> Result<(), Halt> {
-        let next = self.cursor_next(known, tips, None);
-        if next != known.cursor.map(|cursor| cursor.at) {
-            self.admit(known, Vec::new(), next).await?;
-        }
-        Ok(())
-    }
-
-    /// Stores requests in as many commits as it takes; the last one moves the cursor.
-    async fn admit(
-        &self,
-        known: &mut Known,
-        requests: Vec<NewRequest>,
-        next: Option<Position>,
-    ) -> Result<Stored, Halt> {
-        let mut pieces = pieces(requests, known.admit_max);
-        while let Some(piece) = pieces.pop_front() {
-            let to = next.filter(|_| pieces.is_empty());
-            let cursor = to.map(|next| CursorMove { listener: self.listener.clone(), expected: known.cursor, next });
-            let admit = Admit { cursor, requests: piece.clone() };
-            match persist::apply_one(&*self.store, admit).await? {
-                Outcome::Applied(Effect::Admitted(admissions, cursor))
-                | Outcome::Duplicate(Effect::Admitted(admissions, cursor)) => {
-                    known.cursor = cursor.or(known.cursor);
-                    known.leads.learn(&piece, &admissions);
-                }
-                Outcome::Full(full) => {
-                    tracing::warn!(listener = %self.listener, ?full, "the cursor is held until there is room");
-                    known.admit_max = (piece.len() / 2).max(1);
-                    return Ok(Stored::Full);
-                }
-                Outcome::Stale(Stale::Cursor(held)) => return self.adopt(known, held),
-                Outcome::Stale(Stale::RolledBack) => return Err(rolled_back()),
-                Outcome::Invalid(reason @ (Invalid::TooDeep { .. } | Invalid::TooManyNames(_))) => {
-                    return Err(broken(format!("listener {} cannot go on: {reason}", self.listener)));
-                }
-                Outcome::Invalid(reason) => match halves(piece) {
-                    Ok((first, second)) => {
-                        pieces.push_front(second);
-                        pieces.push_front(first);
-                    }
-                    Err(alone) => {
-                        alone.iter().for_each(|request| self.leave_out(request, height_of(request), &reason));
-                        if pieces.is_empty() {
-                            pieces.push_front(Vec::new());
-                        }
-                    }
-                },
-                other => return Err(broken(format!("an admission was refused: {other:?}"))),
-            }
-        }
-        known.admit_max = known.admit_max.saturating_mul(2).min(ADMIT_MAX);
-        Ok(Stored::All)
-    }
-
-    /// The cursor is not where it was left: an answer was lost, or another process uses the
-    /// same listener. What it passed is stored, whoever moved it.
-    fn adopt(&self, known: &mut Known, held: Option<Cursor>) -> Result<Stored, Halt> {
-        tracing::warn!(listener = %self.listener, ?held, "somebody else moved the cursor");
-        if let Some(held) = held
-            && let Some(read) = known.window.at(held.at.height)
-            && read != held.at
-            && known.window.is_final(read.height)
-        {
-            return Err(broken(decide::violation(held.at, Some(read.hash))));
-        }
-        known.cursor = held;
-        Ok(Stored::Moved)
-    }
-
     async fn cursor(&self, listener: &ListenerName) -> Result<Option<Cursor>, StoreError> {
         match persist::read(&*self.store, Query::Cursor(listener.clone())).await? {
             Reply::Cursor(cursor) => Ok(cursor),
@@ -535,46 +396,6 @@ impl Follower {
     }
 }
 
-/// What became of blocks that were to be stored.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stored {
-    /// They are stored.
-    All,
-    /// A route has no room; those stored will be recognised.
-    Full,
-    /// The cursor was elsewhere.
-    Moved,
-}
-
 fn another_read() -> StoreError {
     StoreError::Damaged("a store answered another read".into())
-}
-
-fn height_of(request: &NewRequest) -> Height {
-    request.place.as_ref().map_or(Height(0), |place| place.height)
-}
-
-/// Cuts requests into as many admissions as it takes; at least one, which moves the cursor.
-fn pieces(requests: Vec<NewRequest>, max: usize) -> VecDeque<Vec<NewRequest>> {
-    let (mut pieces, mut piece, mut bytes) = (VecDeque::new(), Vec::new(), 0);
-    for request in requests {
-        let more = request.payload.bytes.len();
-        if piece.len() >= max || bytes + more > ADMIT_BYTES_MAX {
-            pieces.push_back(std::mem::take(&mut piece));
-            bytes = 0;
-        }
-        bytes += more;
-        piece.push(request);
-    }
-    pieces.push_back(piece);
-    pieces
-}
-
-/// Two halves of more than one; one alone is given back.
-fn halves(mut piece: Vec<NewRequest>) -> Result<(Vec<NewRequest>, Vec<NewRequest>), Vec<NewRequest>> {
-    if piece.len() < 2 {
-        return Err(piece);
-    }
-    let second = piece.split_off(piece.len() / 2);
-    Ok((piece, second))
 }

@@ -1,0 +1,232 @@
+//! Storing what blocks show: every request of a range before the cursor passes it, and
+//! one that can never be stored keeps no other out.
+
+use std::collections::VecDeque;
+use std::sync::atomic::Ordering;
+
+use super::source::{SourceBlock, Tips};
+use super::window::Link;
+use super::{Follower, Halt, Known, Pace, broken, decide, rolled_back};
+use crate::inbox::Standing;
+use crate::listener::Cursor;
+use crate::persist;
+use crate::store::op::{Admit, CursorMove, Effect, Invalid, NewRequest, Outcome, Stale};
+use crate::words::{ADMIT_MAX, BATCH_BYTES_MAX, Height, PAYLOAD_BYTES_MAX, Place, Position};
+
+/// Most bytes of payload in one admission.
+const ADMIT_BYTES_MAX: usize = BATCH_BYTES_MAX / 2;
+
+/// What became of blocks that were to be stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stored {
+    /// They are stored.
+    All,
+    /// A route has no room; those stored will be recognised.
+    Full,
+    /// The cursor was elsewhere.
+    Moved,
+}
+
+impl Follower {
+    /// Stores what blocks show and moves the cursor; then they count as read.
+    pub(super) async fn store_blocks(
+        &self,
+        known: &mut Known,
+        tips: &Tips,
+        blocks: Vec<SourceBlock>,
+    ) -> Result<Pace, Halt> {
+        let links: Vec<Link> = blocks.iter().map(Link::of).collect();
+        let is_final = |link: &&Link| known.window.is_final(link.at.height);
+        let mark = links.iter().rev().find(is_final).map(|link| link.at);
+        let next = self.cursor_next(known, tips, mark);
+        let requests: Vec<NewRequest> = blocks.into_iter().flat_map(|block| self.requests_of(known, block)).collect();
+        if !requests.is_empty() || next != known.cursor.map(|cursor| cursor.at) {
+            match self.admit(known, requests, next).await? {
+                Stored::All => {}
+                Stored::Full => return Ok(Pace::Rest),
+                Stored::Moved => return Ok(Pace::Again),
+            }
+        }
+        self.stats.blocks.fetch_add(links.len() as u64, Ordering::Relaxed);
+        for link in links {
+            self.stats.read_to.store(link.at.height.0, Ordering::Relaxed);
+            known.window.push(link);
+        }
+        known.leads.changed = true;
+        Ok(Pace::Again)
+    }
+
+    /// Where the cursor belongs once these blocks are stored; it never goes back.
+    fn cursor_next(&self, known: &Known, tips: &Tips, mark: Option<Position>) -> Option<Position> {
+        // A listener that starts above what is final has passed what is final.
+        let above = Some(tips.finalized).filter(|finalized| finalized.height < self.options.from_block);
+        let mark = mark.or(known.window.mark()).or(above);
+        let cursor = known.cursor.map(|cursor| cursor.at);
+        match (mark, cursor) {
+            (Some(mark), Some(cursor)) if mark.height > cursor.height => Some(mark),
+            (mark, None) => mark,
+            (_, cursor) => cursor,
+        }
+    }
+
+    /// What a block shows, with its place and standing.
+    fn requests_of(&self, known: &Known, block: SourceBlock) -> Vec<NewRequest> {
+        let height = block.at.height;
+        let standing = if known.window.is_final(height) { Standing::Final } else { Standing::Seen };
+        let fits = |request: &NewRequest| {
+            let (bytes, max) = (request.payload.bytes.len(), PAYLOAD_BYTES_MAX);
+            if bytes > max {
+                self.leave_out(request, height, &Invalid::PayloadTooLarge { bytes, max });
+            }
+            bytes <= max
+        };
+        let place = Place { origin: self.origin.clone(), height };
+        let fitting = block.requests.into_iter().filter(fits);
+        fitting.map(|request| NewRequest { place: Some(place.clone()), standing, ..request }).collect()
+    }
+
+    /// One request that can never be stored must not keep the rest out.
+    fn leave_out(&self, request: &NewRequest, height: Height, why: &Invalid) {
+        self.stats.left_out.fetch_add(1, Ordering::Relaxed);
+        tracing::error!(
+            listener = %self.listener, route = %request.route, request = %request.id, occurrence = %request.occurrence,
+            height = height.0, %why, "a request is left out: correct the cause, then submit it by hand"
+        );
+    }
+
+    /// Only finality moved on.
+    pub(super) async fn move_cursor(&self, known: &mut Known, tips: &Tips) -> Result<(), Halt> {
+        let next = self.cursor_next(known, tips, None);
+        if next != known.cursor.map(|cursor| cursor.at) {
+            self.admit(known, Vec::new(), next).await?;
+        }
+        Ok(())
+    }
+
+    /// Stores requests in as many commits as it takes; the last one moves the cursor.
+    async fn admit(
+        &self,
+        known: &mut Known,
+        requests: Vec<NewRequest>,
+        next: Option<Position>,
+    ) -> Result<Stored, Halt> {
+        let mut pieces = pieces(requests, known.admit_max);
+        while let Some(piece) = pieces.pop_front() {
+            let to = next.filter(|_| pieces.is_empty());
+            let cursor = to.map(|next| CursorMove { listener: self.listener.clone(), expected: known.cursor, next });
+            let admit = Admit { cursor, requests: piece.clone() };
+            match persist::apply_one(&*self.store, admit).await? {
+                Outcome::Applied(Effect::Admitted(admissions, cursor))
+                | Outcome::Duplicate(Effect::Admitted(admissions, cursor)) => {
+                    known.cursor = cursor.or(known.cursor);
+                    known.leads.learn(&piece, &admissions);
+                }
+                Outcome::Full(full) => {
+                    tracing::warn!(listener = %self.listener, ?full, "the cursor is held until there is room");
+                    known.admit_max = (piece.len() / 2).max(1);
+                    return Ok(Stored::Full);
+                }
+                Outcome::Stale(Stale::Cursor(held)) => return self.adopt(known, held),
+                Outcome::Stale(Stale::RolledBack) => return Err(rolled_back()),
+                Outcome::Invalid(reason @ (Invalid::TooDeep { .. } | Invalid::TooManyNames(_))) => {
+                    return Err(broken(format!("listener {} cannot go on: {reason}", self.listener)));
+                }
+                Outcome::Invalid(reason) => match halves(piece) {
+                    Ok((first, second)) => {
+                        pieces.push_front(second);
+                        pieces.push_front(first);
+                    }
+                    Err(alone) => {
+                        alone.iter().for_each(|request| self.leave_out(request, height_of(request), &reason));
+                        if pieces.is_empty() {
+                            pieces.push_front(Vec::new());
+                        }
+                    }
+                },
+                other => return Err(broken(format!("an admission was refused: {other:?}"))),
+            }
+        }
+        known.admit_max = known.admit_max.saturating_mul(2).min(ADMIT_MAX);
+        Ok(Stored::All)
+    }
+
+    /// The cursor is not where it was left: an answer was lost, or another process uses the
+    /// same listener. What it passed is stored, whoever moved it.
+    fn adopt(&self, known: &mut Known, held: Option<Cursor>) -> Result<Stored, Halt> {
+        tracing::warn!(listener = %self.listener, ?held, "somebody else moved the cursor");
+        if let Some(held) = held
+            && let Some(read) = known.window.at(held.at.height)
+            && read != held.at
+            && known.window.is_final(read.height)
+        {
+            return Err(broken(decide::violation(held.at, Some(read.hash))));
+        }
+        known.cursor = held;
+        Ok(Stored::Moved)
+    }
+}
+
+pub(super) fn height_of(request: &NewRequest) -> Height {
+    request.place.as_ref().map_or(Height(0), |place| place.height)
+}
+
+/// Cuts requests into as many admissions as it takes; at least one, which moves the cursor.
+fn pieces(requests: Vec<NewRequest>, max: usize) -> VecDeque<Vec<NewRequest>> {
+    let (mut pieces, mut piece, mut bytes) = (VecDeque::new(), Vec::new(), 0);
+    for request in requests {
+        let more = request.payload.bytes.len();
+        if piece.len() >= max || bytes + more > ADMIT_BYTES_MAX {
+            pieces.push_back(std::mem::take(&mut piece));
+            bytes = 0;
+        }
+        bytes += more;
+        piece.push(request);
+    }
+    pieces.push_back(piece);
+    pieces
+}
+
+/// Two halves of more than one; one alone is given back.
+fn halves(mut piece: Vec<NewRequest>) -> Result<(Vec<NewRequest>, Vec<NewRequest>), Vec<NewRequest>> {
+    if piece.len() < 2 {
+        return Err(piece);
+    }
+    let second = piece.split_off(piece.len() / 2);
+    Ok((piece, second))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+    use super::*;
+    use crate::words::{OccurrenceId, Payload, RequestId, RouteName};
+
+    fn request(bytes: usize) -> NewRequest {
+        NewRequest {
+            route: RouteName::new("r").unwrap(),
+            id: RequestId([0; 32]),
+            occurrence: OccurrenceId([0; 32]),
+            place: None,
+            standing: Standing::Seen,
+            payload: Payload::raw(vec![0; bytes]),
+            due: None,
+            deadline: None,
+            priority: 0,
+            key: None,
+            trace: None,
+        }
+    }
+
+    #[test]
+    fn admissions_are_bounded() {
+        let check = |requests: &[usize], max, sizes: &[usize]| {
+            let cut = pieces(requests.iter().map(|&bytes| request(bytes)).collect(), max);
+            assert_eq!(cut.iter().map(Vec::len).collect::<Vec<_>>(), sizes);
+        };
+        check(&[], 3, &[0]);
+        check(&[1, 1, 1], 3, &[3]);
+        check(&[1, 1, 1, 1], 3, &[3, 1]);
+        check(&[ADMIT_BYTES_MAX, 1, 1], 3, &[1, 2]);
+        check(&[ADMIT_BYTES_MAX - 1, 1, 1], 3, &[2, 1]);
+    }
+}
