@@ -22,9 +22,7 @@ use std::sync::Arc;
 pub use cursor::{Cursor, Head};
 pub(crate) use cursor::{CursorStep, Origin};
 pub use every::{CatchUp, Every, Tick};
-pub use follow::{
-    BlockSource, Follower, FollowerOptions, FollowerStats, SourceBlock, SourceError, SourceFuture, Tips,
-};
+pub use follow::{BlockSource, Follower, FollowerOptions, FollowerStats, SourceBlock, SourceError, SourceFuture, Tips};
 pub use submit::{Ending, SubmitError, Submitted, Submitter};
 
 use crate::clock::Clock;

@@ -356,6 +356,8 @@ async fn it_catches_up_and_passes_empty_blocks() {
     pass(SHORT).await;
     world.agrees(11).await.unwrap();
     assert_eq!(world.cursor().await, Some(110), "empty blocks move it");
+    let origins = world.store.origins().await.unwrap();
+    assert_eq!(origins[0].head.map(|head| (head.height, head.at)), Some((Height(110), UnixMs(110))), "and the height");
     running.stop().await;
     assert!(
         world.store.seat(Seat::Route(route())).await.unwrap().unwrap().until <= world.clock.now(),

@@ -10,8 +10,8 @@ use super::{Follower, Halt, Known, Pace, broken, decide, rolled_back};
 use crate::inbox::Standing;
 use crate::listener::Cursor;
 use crate::persist;
-use crate::store::op::{Admit, CursorMove, Effect, Invalid, NewRequest, Outcome, Stale};
-use crate::words::{ADMIT_MAX, BATCH_BYTES_MAX, Height, PAYLOAD_BYTES_MAX, Place, Position};
+use crate::store::op::{Admit, ChainTick, CursorMove, Effect, Invalid, NewRequest, Outcome, Stale};
+use crate::words::{ADMIT_MAX, BATCH_BYTES_MAX, Height, PAYLOAD_BYTES_MAX, Place, Position, UnixMs};
 
 /// Most bytes of payload in one admission.
 const ADMIT_BYTES_MAX: usize = BATCH_BYTES_MAX / 2;
@@ -36,6 +36,7 @@ impl Follower {
         blocks: Vec<SourceBlock>,
     ) -> Result<Pace, Halt> {
         let links: Vec<Link> = blocks.iter().map(Link::of).collect();
+        let last = blocks.last().map(|block| (block.at.height, block.time));
         let is_final = |link: &&Link| known.window.is_final(link.at.height);
         let mark = links.iter().rev().find(is_final).map(|link| link.at);
         let next = self.cursor_next(known, tips, mark);
@@ -53,7 +54,23 @@ impl Follower {
             known.window.push(link);
         }
         known.leads.changed = true;
+        if let Some((height, time)) = last {
+            self.tell_height(known, height, time).await?;
+        }
         Ok(Pace::Again)
+    }
+
+    /// What waits for a height may go, now that everything up to there is stored.
+    async fn tell_height(&self, known: &mut Known, height: Height, at: UnixMs) -> Result<(), Halt> {
+        if known.told.is_some_and(|told| height <= told) {
+            return Ok(());
+        }
+        let tick = ChainTick { origin: self.origin.clone(), height, at };
+        match persist::apply_one(&*self.store, tick).await? {
+            outcome if outcome.holds() => known.told = Some(height),
+            other => return Err(broken(format!("the height of {} was refused: {other:?}", self.origin))),
+        }
+        Ok(())
     }
 
     /// Where the cursor belongs once these blocks are stored; it never goes back.

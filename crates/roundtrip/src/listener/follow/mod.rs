@@ -196,6 +196,8 @@ struct Known {
     /// Final blocks that were read while the last ones were stored, and for which heights.
     ahead: Option<Fetched>,
     tips: Option<Tips>,
+    /// The height that the store was last told.
+    told: Option<Height>,
     /// Most requests in one admission; fewer while a route is full.
     admit_max: usize,
 }
@@ -212,7 +214,7 @@ impl Follower {
     pub async fn run(self, shutdown: Shutdown) -> Result<(), StationError> {
         let leads = Leads::of(&self.origin, &self.routes)?;
         let (cursor, window) = (None, Window::from(None));
-        let mut known = Known { cursor, window, leads, ahead: None, tips: None, admit_max: ADMIT_MAX };
+        let mut known = Known { cursor, window, leads, ahead: None, tips: None, told: None, admit_max: ADMIT_MAX };
         let ended = shutdown.run_until_cancelled(self.rounds(&mut known)).await;
         if let Some(Err(error)) = ended {
             return Err(error);
