@@ -24,9 +24,10 @@ mod sqlite;
 use std::collections::HashMap;
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use tokio::sync::watch;
+use tokio::sync::Notify;
 
 pub use batched::{BatchLimits, Batched};
 pub use memory::MemoryStore;
@@ -165,28 +166,48 @@ pub enum Topic {
     Journal,
 }
 
+/// What followers of one topic wait for. They are woken in the order in which they came,
+/// so that a simulated run repeats exactly.
+#[derive(Debug, Default)]
+struct Signal {
+    hints: AtomicU64,
+    gone: AtomicBool,
+    woken: Notify,
+}
+
 /// Hints about one topic. Starts with one hint, so that a reader looks once at once.
 #[derive(Debug)]
-pub struct Changes(watch::Receiver<u64>);
+pub struct Changes {
+    signal: Arc<Signal>,
+    seen: Option<u64>,
+}
 
 impl Changes {
     /// Waits for the next hint; `false` when the store is gone.
     pub async fn changed(&mut self) -> bool {
-        self.0.changed().await.is_ok()
+        loop {
+            let woken = self.signal.woken.notified();
+            let hints = self.signal.hints.load(Ordering::Acquire);
+            if self.seen.replace(hints) != Some(hints) {
+                return true;
+            }
+            if self.signal.gone.load(Ordering::Acquire) {
+                return false;
+            }
+            woken.await;
+        }
     }
 }
 
 /// Where hints are handed out; a topic that nobody follows costs nothing.
 #[derive(Debug, Default)]
-pub(crate) struct Hints(Mutex<HashMap<Topic, watch::Sender<u64>>>);
+pub(crate) struct Hints(Mutex<HashMap<Topic, Arc<Signal>>>);
 
 impl Hints {
     pub(crate) fn follow(&self, topic: Topic) -> Changes {
         let mut topics = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        topics.retain(|_, sender| sender.receiver_count() > 0);
-        let mut receiver = topics.entry(topic).or_insert_with(|| watch::channel(0).0).subscribe();
-        receiver.mark_changed();
-        Changes(receiver)
+        topics.retain(|_, signal| Arc::strong_count(signal) > 1);
+        Changes { signal: topics.entry(topic).or_default().clone(), seen: None }
     }
 
     pub(crate) fn give(&self, touched: impl IntoIterator<Item = Topic>) {
@@ -195,9 +216,19 @@ impl Hints {
             return;
         }
         for topic in touched.into_iter().chain(std::iter::once(Topic::Journal)) {
-            if let Some(sender) = topics.get(&topic) {
-                sender.send_modify(|count| *count = count.wrapping_add(1));
+            if let Some(signal) = topics.get(&topic) {
+                signal.hints.fetch_add(1, Ordering::Release);
+                signal.woken.notify_waiters();
             }
+        }
+    }
+}
+
+impl Drop for Hints {
+    fn drop(&mut self) {
+        for signal in self.0.get_mut().unwrap_or_else(PoisonError::into_inner).values() {
+            signal.gone.store(true, Ordering::Release);
+            signal.woken.notify_waiters();
         }
     }
 }

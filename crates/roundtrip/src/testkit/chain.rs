@@ -11,11 +11,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde::{Deserialize, Serialize};
 
+use crate::listener::{BlockSource, SourceBlock, SourceError, SourceFuture, Tips};
 use crate::sender::chain::{Cargo, Chain, ChainFuture, Depth, Mined, Reception, Sighting, Unreachable, Unsigned};
 use crate::sender::{AttemptKind, SignedAttempt};
-use crate::store::op::Judgement;
+use crate::store::op::{Judgement, NewRequest};
 use crate::store::query::ParcelView;
-use crate::words::{AttemptHash, ErrorClass, ErrorNote, Height, LaneName, Nonce, Position, RequestId};
+use crate::words::{AttemptHash, ErrorClass, ErrorNote, Height, LaneName, Nonce, Position, RequestId, UnixMs};
 
 /// At how many blocks a transaction counts as confirmed, its own included.
 pub const CONFIRMED_DEPTH: u64 = 2;
@@ -71,6 +72,8 @@ struct State {
     /// What waits to be mined, the dearest of each slot.
     pool: BTreeMap<(LaneName, Nonce), Transaction>,
     events: Vec<u64>,
+    /// The height up to which blocks are beyond any reorg; it only grows.
+    finalized: u64,
     base_fee: u64,
     forks: u64,
     salt: u64,
@@ -81,9 +84,15 @@ struct State {
     broke: bool,
 }
 
+/// What an event asks for.
+type Ask = Arc<dyn Fn(u64) -> NewRequest + Send + Sync>;
+
 /// The chain; clones are the same chain.
 #[derive(Clone)]
-pub struct TestChain(Arc<Mutex<State>>);
+pub struct TestChain {
+    state: Arc<Mutex<State>>,
+    ask: Option<Ask>,
+}
 
 impl Default for TestChain {
     fn default() -> Self {
@@ -94,13 +103,18 @@ impl Default for TestChain {
 impl TestChain {
     /// A chain with one empty block.
     pub fn new() -> TestChain {
-        let chain = TestChain(Arc::new(Mutex::new(State { base_fee: 1, ..State::default() })));
+        let chain = TestChain { state: Arc::new(Mutex::new(State { base_fee: 1, ..State::default() })), ask: None };
         chain.mine();
         chain
     }
 
+    /// A chain whose events ask for something.
+    pub fn with_events(ask: impl Fn(u64) -> NewRequest + Send + Sync + 'static) -> TestChain {
+        TestChain { ask: Some(Arc::new(ask)), ..TestChain::new() }
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// An event with this number is to be in the next block.
@@ -117,8 +131,7 @@ impl TestChain {
     /// again to be mined. Answers how many were taken.
     pub fn reorg(&self, depth: u64) -> u64 {
         let mut state = self.state();
-        let deepest = (state.blocks.len() as u64).saturating_sub(1).min(FINAL_DEPTH - 1);
-        let depth = depth.min(deepest);
+        let depth = depth.min(state.head().height.0 - state.finalized);
         state.forks += 1;
         for _ in 0..depth {
             let Some(block) = state.blocks.pop() else { break };
@@ -178,7 +191,7 @@ impl TestChain {
     /// Somebody else uses the lane's next slot.
     pub fn use_slot(&self, lane: &LaneName) {
         let mut state = self.state();
-        let nonce = state.next(lane, 0);
+        let nonce = state.next(lane);
         let fee = state.base_fee * 1000;
         state.salt += 1;
         let transaction = Transaction { lane: lane.clone(), nonce, fee, answers: Vec::new(), salt: state.salt };
@@ -198,8 +211,8 @@ impl TestChain {
     /// The newest block beyond any reorg.
     pub fn finalized(&self) -> Position {
         let state = self.state();
-        let at = state.blocks.len().saturating_sub(usize::try_from(FINAL_DEPTH).unwrap_or(usize::MAX));
-        state.blocks.get(at).map_or_else(|| state.head(), |block| block.at)
+        let final_block = state.blocks.iter().find(|block| block.at.height.0 == state.finalized);
+        final_block.map_or_else(|| state.head(), |block| block.at)
     }
 
     /// How often the present chain answers each request: the outside's own count.
@@ -219,7 +232,7 @@ impl TestChain {
         let mut gaps = Vec::new();
         let mut next: BTreeMap<&LaneName, Nonce> = BTreeMap::new();
         for (lane, nonce) in state.pool.keys() {
-            let expected = *next.entry(lane).or_insert_with(|| state.next(lane, 0));
+            let expected = *next.entry(lane).or_insert_with(|| state.next(lane));
             if *nonce > expected {
                 gaps.push((lane.clone(), *nonce));
             }
@@ -234,10 +247,15 @@ impl State {
         self.blocks.last().map_or(Position { height: Height(0), hash: [0; 32] }, |block| block.at)
     }
 
-    /// The lane's next slot, this many blocks below the head.
-    fn next(&self, lane: &LaneName, below: usize) -> Nonce {
-        let visible = self.blocks.len().saturating_sub(below);
-        let mined = self.blocks[..visible].iter().flat_map(|block| &block.transactions);
+    /// The lane's next slot at the head.
+    fn next(&self, lane: &LaneName) -> Nonce {
+        self.next_at(lane, self.head().height)
+    }
+
+    /// The lane's next slot after this block.
+    fn next_at(&self, lane: &LaneName, height: Height) -> Nonce {
+        let visible = self.blocks.iter().filter(|block| block.at.height <= height);
+        let mined = visible.flat_map(|block| &block.transactions);
         Nonce(mined.filter(|transaction| transaction.lane == *lane).count() as u64)
     }
 
@@ -249,7 +267,7 @@ impl State {
         let lanes: BTreeSet<LaneName> = self.pool.keys().map(|(lane, _)| lane.clone()).collect();
         let mut transactions = Vec::new();
         for lane in lanes {
-            let mut nonce = self.next(&lane, 0);
+            let mut nonce = self.next(&lane);
             while let Some(transaction) = self.pool.get(&(lane.clone(), nonce)) {
                 if transaction.fee < self.base_fee {
                     break;
@@ -265,11 +283,12 @@ impl State {
         let hash = RequestId::of(&[&height.to_le_bytes(), &self.forks.to_le_bytes(), &parent]).0;
         let events = std::mem::take(&mut self.events);
         self.blocks.push(ChainBlock { at: Position { height: Height(height), hash }, parent, events, transactions });
+        self.finalized = self.finalized.max((height + 1).saturating_sub(FINAL_DEPTH));
     }
 
     fn look(&self, lane: &LaneName, parcels: &[ParcelView]) -> Sighting {
-        let latest = self.next(lane, 0);
-        let settled = self.next(lane, usize::try_from(FINAL_DEPTH - 1).unwrap_or(usize::MAX));
+        let latest = self.next(lane);
+        let settled = self.next_at(lane, Height(self.finalized));
         let mut pending = latest;
         while self.pool.contains_key(&(lane.clone(), pending)) {
             pending = pending.plus(1);
@@ -292,7 +311,7 @@ impl State {
 
     fn depth(&self, height: Height) -> Depth {
         match self.blocks.len() as u64 - height.0 {
-            depth if depth >= FINAL_DEPTH => Depth::Final,
+            _ if height.0 <= self.finalized => Depth::Final,
             depth if depth >= CONFIRMED_DEPTH => Depth::Confirmed,
             _ => Depth::Included,
         }
@@ -322,7 +341,7 @@ impl State {
         if self.broke {
             return Reception::Funds("nothing left".into());
         }
-        if transaction.nonce < self.next(&transaction.lane, 0) {
+        if transaction.nonce < self.next(&transaction.lane) {
             return Reception::Taken;
         }
         let slot = (transaction.lane.clone(), transaction.nonce);
@@ -358,4 +377,35 @@ impl Chain for TestChain {
     fn broadcast<'a>(&'a self, _lane: &'a LaneName, attempt: &'a SignedAttempt) -> ChainFuture<'a, Reception> {
         Box::pin(async move { Ok(self.state().receive(attempt)) })
     }
+}
+
+impl BlockSource for TestChain {
+    fn tips(&self) -> SourceFuture<'_, Tips> {
+        Box::pin(async move {
+            let head = self.head();
+            Ok(Tips { head, finalized: self.finalized(), time: time(head.height) })
+        })
+    }
+
+    fn blocks(&self, from: Height, to: Height) -> SourceFuture<'_, Vec<SourceBlock>> {
+        let within = |block: &ChainBlock| (from..=to).contains(&block.at.height);
+        let blocks: Vec<ChainBlock> = self.blocks().into_iter().filter(within).collect();
+        Box::pin(async move {
+            if blocks.is_empty() {
+                return Err(SourceError::Unreachable("no such block yet".into()));
+            }
+            let shown = |block: ChainBlock| SourceBlock {
+                at: block.at,
+                parent: block.parent,
+                time: time(block.at.height),
+                requests: self.ask.iter().flat_map(|ask| block.events.iter().map(|event| ask(*event))).collect(),
+            };
+            Ok(blocks.into_iter().map(shown).collect())
+        })
+    }
+}
+
+/// A block a second.
+fn time(height: Height) -> UnixMs {
+    UnixMs(height.0 * 1000)
 }

@@ -18,6 +18,7 @@
 pub mod bench;
 pub mod chain;
 pub mod faulty;
+pub mod flaky;
 pub mod observed;
 pub mod picture;
 pub mod samples;

@@ -13,6 +13,7 @@ mod keeping;
 mod memory;
 mod random;
 mod sender;
+mod simulation;
 #[cfg(feature = "sqlite")]
 mod sqlite;
 mod stations;

@@ -1,0 +1,365 @@
+//! The stations together, on the memory store and the test chain, in virtual time, by a
+//! seed: followers, workers, senders and upkeep of two processes that crash, on a chain
+//! that reorgs, through wires that lose answers.
+//!
+//! Safety: at no moment does the chain hold two answers to one request, or one to a request
+//! that its origin took back. Liveness: once the faults stop, everything ends, with one
+//! answer to each event that is on the chain. The judge reads only the chain and its own
+//! list of what it emitted.
+//!
+//! A failing seed is run again with `SEED=n cargo test ... simulation::`; the same seed
+//! does exactly the same, which is a test too. Every seed that ever failed is in `KEPT`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use roundtrip::clock::{Clock, TokioClock};
+use roundtrip::inbox::Standing;
+use roundtrip::listener::{Follower, FollowerOptions, FollowerStats};
+use roundtrip::sender::{Patience, Sender, SenderOptions};
+use roundtrip::station::{Shutdown, StationError};
+use roundtrip::store::journal::Event;
+use roundtrip::store::op::{Define, NewRequest};
+use roundtrip::store::policy::{Backoff, Gate, RoutePolicy};
+use roundtrip::store::{MemoryStore, Options, ReadExt, Store, StoreExt};
+use roundtrip::testkit::bench::START;
+use roundtrip::testkit::chain::TestChain;
+use roundtrip::testkit::flaky::{Flaky, Weather};
+use roundtrip::testkit::samples::{destination, lane_named, origin, request, route};
+use roundtrip::upkeep::{Upkeep, UpkeepOptions};
+use roundtrip::words::{HolderName, ListenerName, Payload, RequestId, WorkerName};
+use roundtrip::worker::{Failure, Handled, Job, Worker, WorkerOptions, raw_handler_fn};
+use tokio::task::JoinSet;
+
+/// Seeds that failed once.
+const KEPT: [u64; 0] = [];
+/// How many seeds a plain run takes.
+const SEEDS: u64 = 200;
+const BLOCK: Duration = Duration::from_secs(2);
+
+/// What the judge counts: paths that must be reached by some seed, or a run proves little.
+#[derive(Debug, Default)]
+struct Reached(BTreeMap<&'static str, u64>);
+
+impl Reached {
+    fn count(&mut self, path: &'static str, times: u64) {
+        *self.0.entry(path).or_default() += times;
+    }
+
+    fn note(&mut self, event: &Event) {
+        let path = match event {
+            Event::Attached => "attached",
+            Event::Orphaned => "orphaned",
+            Event::Included => "included again",
+            Event::Failed { .. } => "failed",
+            Event::Released => "released",
+            Event::Unmined => "unmined",
+            Event::Attempted { .. } => "made dearer",
+            Event::Returned { .. } => "returned",
+            Event::Ended { .. } => "ended",
+            _ => return,
+        };
+        self.count(path, 1);
+    }
+
+    const ALL: [&'static str; 10] = [
+        "orphaned",
+        "included again",
+        "failed",
+        "released",
+        "unmined",
+        "made dearer",
+        "ended",
+        "crashed",
+        "reorged",
+        "taken back",
+    ];
+}
+
+/// Everything that outlives a crash.
+struct World {
+    seed: u64,
+    weather: Weather,
+    chain: TestChain,
+    store: Arc<MemoryStore>,
+    clock: Arc<dyn Clock>,
+    /// Events that the chain took back for good.
+    gone: BTreeSet<u64>,
+    emitted: u64,
+    reached: Reached,
+    starts: u64,
+}
+
+/// The number of an event in its request's payload and id.
+fn event_request(event: u64) -> NewRequest {
+    NewRequest { standing: Standing::Seen, ..request(event) }
+}
+
+fn event_id(event: u64) -> RequestId {
+    event_request(event).id
+}
+
+impl World {
+    async fn new(seed: u64) -> World {
+        let clock: Arc<dyn Clock> = Arc::new(TokioClock::starting_at(START));
+        let store =
+            Arc::new(MemoryStore::new(clock.clone(), Options { journal_entries: 1 << 16, ..Options::default() }));
+        let policy = RoutePolicy {
+            // Half of the seeds work while finality is awaited.
+            work_on: if seed.is_multiple_of(2) { Gate::Seen } else { Gate::Final },
+            publish_on: Gate::Final,
+            destination: Some(destination()),
+            backoff: Backoff { first_ms: 100, factor_percent: 200, max_ms: 5_000, jitter_percent: 20 },
+            lease_ms: 10_000,
+            attempts_max: u16::MAX,
+            crashes_max: u16::MAX,
+            ..RoutePolicy::default()
+        };
+        store.apply_one(Define { route: route(), policy }).await.unwrap();
+        let chain = TestChain::with_events(event_request);
+        World {
+            seed,
+            weather: Weather::stormy(seed),
+            chain,
+            store,
+            clock,
+            gone: BTreeSet::new(),
+            emitted: 0,
+            reached: Reached::default(),
+            starts: 0,
+        }
+    }
+
+    /// The stations of one process.
+    fn start(&mut self, process: u64, shutdown: &Shutdown) -> JoinSet<Result<(), StationError>> {
+        self.starts += 1;
+        let seed = self.seed ^ (self.starts << 32);
+        let store: Arc<dyn Store> = Arc::new(Flaky::new(self.store.clone(), &self.weather));
+        let holder = HolderName::new(&format!("process-{process}-{}", self.starts)).unwrap();
+        let follower = Follower {
+            store: store.clone(),
+            source: Arc::new(Flaky::new(self.chain.clone(), &self.weather)),
+            clock: self.clock.clone(),
+            holder: holder.clone(),
+            listener: ListenerName::new(&format!("listener-{process}")).unwrap(),
+            origin: origin(),
+            routes: vec![route()],
+            options: FollowerOptions {
+                seat_ms: 8_000,
+                relist_ms: 20_000,
+                poll: BLOCK / 2,
+                range: 7,
+                ..FollowerOptions::default()
+            },
+            stats: Arc::new(FollowerStats::default()),
+        };
+        let weather = self.weather.clone();
+        let worker = Worker {
+            store: store.clone(),
+            clock: self.clock.clone(),
+            seed,
+            name: WorkerName::new(&format!("worker-{process}")).unwrap(),
+            route: route(),
+            handler: Arc::new(raw_handler_fn(move |payload, job| work(weather.clone(), payload, job))),
+            options: WorkerOptions {
+                concurrency: 4,
+                timeout: Some(Duration::from_secs(30)),
+                ..WorkerOptions::default()
+            },
+        };
+        let sender = Sender {
+            store: store.clone(),
+            chain: Arc::new(Flaky::new(self.chain.clone(), &self.weather)),
+            clock: self.clock.clone(),
+            holder: holder.clone(),
+            destination: destination(),
+            lanes: vec![lane_named("a"), lane_named("b")],
+            options: SenderOptions {
+                window: 4,
+                parcel_max: 2,
+                patience: Patience { resend_ms: 6_000, bump_ms: 20_000 },
+                seat_ms: 8_000,
+                poll: BLOCK / 2,
+                ..SenderOptions::default()
+            },
+        };
+        let floors = Arc::new(Vec::new);
+        let options = UpkeepOptions { seat_ms: 8_000, ..UpkeepOptions::default() };
+        let upkeep = Upkeep { store, seed, holder, floors, options };
+        let mut stations = JoinSet::new();
+        stations.spawn(follower.run(shutdown.clone()));
+        stations.spawn(worker.run(shutdown.clone()));
+        stations.spawn(sender.run(shutdown.clone()));
+        stations.spawn(upkeep.run(shutdown.clone()));
+        stations
+    }
+
+    /// What happens outside during one block.
+    async fn block(&mut self) {
+        tokio::time::sleep(BLOCK).await;
+        if self.weather.once_in(3) {
+            for _ in 0..self.weather.below(4) {
+                self.chain.emit(self.emitted);
+                self.emitted += 1;
+            }
+        }
+        if self.weather.once_in(8) {
+            let depth = 1 + self.weather.below(4);
+            if self.chain.reorg(depth) > 0 {
+                self.reached.count("reorged", 1);
+            }
+            let waiting = self.chain.waiting_events();
+            if let Some(event) = waiting.first().copied().filter(|_| self.weather.once_in(4)) {
+                self.chain.forget_event(event);
+                self.gone.insert(event);
+                self.reached.count("taken back", 1);
+            }
+        }
+        if self.weather.once_in(12) {
+            self.chain.evict();
+        }
+        if self.weather.once_in(15) {
+            self.chain.set_base_fee(1 + self.weather.below(20));
+        }
+        self.chain.mine();
+        self.judge_safety();
+    }
+
+    /// Nothing wrong, ever.
+    fn judge_safety(&self) {
+        for (id, times) in self.chain.answers() {
+            assert_eq!(times, 1, "seed {}: {id} was answered {times} times", self.seed);
+        }
+        let answers = self.chain.answers();
+        let answered: Vec<_> = self.gone.iter().filter(|event| answers.contains_key(&event_id(**event))).collect();
+        assert!(answered.is_empty(), "seed {}: taken back, and answered: {answered:?}", self.seed);
+    }
+
+    /// Everything ends.
+    async fn judge_liveness(&self) {
+        let answers = self.chain.answers();
+        let wanted = (0..self.emitted).filter(|event| !self.gone.contains(event));
+        let lost: Vec<u64> = wanted.filter(|event| !answers.contains_key(&event_id(*event))).collect();
+        let left = self.store.counts().await.unwrap();
+        assert!(lost.is_empty() && left.is_empty(), "seed {}: lost {lost:?}, left {left:?}", self.seed);
+        assert_eq!(self.chain.gaps(), [], "seed {}", self.seed);
+    }
+
+    /// What the run was, for comparison with another one.
+    async fn picture(&mut self) -> String {
+        let mut from = 1;
+        let mut events = Vec::new();
+        loop {
+            let page = self.store.journal(from, 1000).await.unwrap();
+            assert!(!page.reset, "the journal holds a whole run");
+            let Some(last) = page.entries.last() else { break };
+            from = last.position + 1;
+            page.entries.iter().for_each(|entry| self.reached.note(&entry.event));
+            events.extend(page.entries.into_iter().map(|entry| format!("{:?}", (entry.at, entry.event))));
+        }
+        format!("{events:?} {:?}", self.chain.blocks())
+    }
+}
+
+/// A handler that takes its time, and fails now and then.
+async fn work(weather: Weather, payload: Payload, job: Job) -> Result<Handled<Payload>, Failure> {
+    let effort = tokio::time::sleep(Duration::from_millis(weather.below(4_000)));
+    tokio::select! {
+        biased;
+        () = job.stopped() => return Err(Failure::transport("no longer wanted")),
+        () = effort => {}
+    }
+    if weather.once_in(40) {
+        // Without the hook that would print it.
+        std::panic::resume_unwind(Box::new("a handler that panics"));
+    }
+    match weather.below(10) {
+        0 if weather.once_in(1) => Err(Failure::retry("not this time")),
+        1 if weather.once_in(1) => Err(Failure::transport("no route")),
+        2 if weather.once_in(1) => Ok(Handled::Snooze(Duration::from_secs(3))),
+        _ => Ok(payload.into()),
+    }
+}
+
+/// One run; answers what it did, for comparison.
+async fn run(seed: u64) -> (Reached, String) {
+    let mut world = World::new(seed).await;
+    let shutdown = Shutdown::new();
+    let mut processes: Vec<_> = (0..2).map(|process| world.start(process, &shutdown)).collect();
+    for _ in 0..60 {
+        world.block().await;
+        for process in 0..processes.len() {
+            if let Some(ended) = processes[process].try_join_next() {
+                panic!("seed {seed}: a station ended: {ended:?}");
+            }
+            if world.weather.once_in(25) {
+                // The process dies, and later starts again.
+                processes[process].shutdown().await;
+                world.reached.count("crashed", 1);
+                processes[process] = world.start(process as u64, &shutdown);
+            }
+        }
+        if world.weather.once_in(40) {
+            // All of them die, and the store's own process with them.
+            for stations in &mut processes {
+                stations.shutdown().await;
+            }
+            world.store.crash();
+            processes = (0..2).map(|process| world.start(process, &shutdown)).collect();
+        }
+    }
+    world.weather.calm_down();
+    for _ in 0..150 {
+        world.block().await;
+    }
+    world.judge_liveness().await;
+    shutdown.cancel();
+    for mut stations in processes {
+        while let Some(ended) = stations.join_next().await {
+            ended.unwrap().unwrap();
+        }
+    }
+    let picture = world.picture().await;
+    (world.reached, picture)
+}
+
+fn simulate(seed: u64) -> (Reached, String) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+    runtime.block_on(run(seed))
+}
+
+#[test]
+fn every_seed_is_safe_and_comes_to_an_end() {
+    let seeds: Vec<u64> = match std::env::var("SEED") {
+        Ok(seed) => vec![seed.parse().unwrap()],
+        Err(_) => {
+            let many = std::env::var("SIMULATIONS").map_or(SEEDS, |many| many.parse().unwrap());
+            KEPT.into_iter().chain(0..many).collect()
+        }
+    };
+    let reached = Mutex::new(Reached::default());
+    let next = Mutex::new(seeds.iter());
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while let Some(seed) = { next.lock().unwrap().next() } {
+                    let (one, _) = simulate(*seed);
+                    one.0.into_iter().for_each(|(path, times)| reached.lock().unwrap().count(path, times));
+                }
+            });
+        }
+    });
+    let reached = reached.into_inner().unwrap();
+    if seeds.len() > 100 {
+        let missed: Vec<_> = Reached::ALL.iter().filter(|path| !reached.0.contains_key(**path)).collect();
+        assert!(missed.is_empty(), "never reached: {missed:?} of {reached:?}");
+    }
+}
+
+#[test]
+fn the_same_seed_does_exactly_the_same() {
+    for seed in 0..4 {
+        assert_eq!(simulate(seed).1, simulate(seed).1, "seed {seed}");
+    }
+}
