@@ -289,15 +289,15 @@ async fn run(seed: u64) -> (Reached, String) {
     let mut processes: Vec<_> = (0..2).map(|process| world.start(process, &shutdown)).collect();
     for _ in 0..60 {
         world.block().await;
-        for process in 0..processes.len() {
-            if let Some(ended) = processes[process].try_join_next() {
+        for (process, stations) in (0..).zip(&mut processes) {
+            if let Some(ended) = stations.try_join_next() {
                 panic!("seed {seed}: a station ended: {ended:?}");
             }
             if world.weather.once_in(25) {
-                // The process dies, and later starts again.
-                processes[process].shutdown().await;
+                // The process dies, and starts again.
+                stations.shutdown().await;
                 world.reached.count("crashed", 1);
-                processes[process] = world.start(process as u64, &shutdown);
+                *stations = world.start(process, &shutdown);
             }
         }
         if world.weather.once_in(40) {
