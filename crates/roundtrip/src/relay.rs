@@ -22,15 +22,17 @@ use std::time::Duration;
 use tokio::task::{Id, JoinError, JoinSet};
 
 use crate::clock::{Clock, SystemClock};
-use crate::listener::{Every, Source, Submitter, Tick};
+use crate::listener::{BlockSource, Every, Follower, FollowerOptions, Source, Submitter, Tick};
 use crate::outbox::{Courier, CourierOptions, Sink};
 use crate::persist;
+use crate::sender::chain::Chain;
+use crate::sender::{Sender, SenderOptions};
 use crate::station::{Shutdown, StationError};
 use crate::store::op::{Define, NewRequest, Op, Outcome};
 use crate::store::policy::RoutePolicy;
 use crate::store::{Store, StoreError};
 use crate::upkeep::{Floors, Upkeep, UpkeepOptions};
-use crate::words::{Destination, HolderName, ListenerName, ParseError, RouteName, WorkerName};
+use crate::words::{Destination, HolderName, LaneName, ListenerName, OriginName, ParseError, RouteName, WorkerName};
 use crate::worker::{Handler, RawHandler, Typed, Worker, WorkerOptions, panic_message};
 
 /// How long stations have to stop before they are aborted.
@@ -288,6 +290,56 @@ impl Relay {
             Ok(Box::pin(courier.run(given.shutdown.child_token())) as StationFuture)
         };
         self.stations.push((format!("courier to {destination}"), Box::new(launch)));
+        self
+    }
+
+    /// Answers for this destination go out as transactions of these lanes of a chain.
+    #[must_use]
+    pub fn lanes(mut self, destination: &str, chain: Arc<dyn Chain>, lanes: &[&str], options: SenderOptions) -> Relay {
+        let (to, names) = (destination.to_owned(), lanes.iter().map(|&lane| lane.to_owned()).collect::<Vec<_>>());
+        let launch = move |given: &Surroundings| {
+            let sender = Sender {
+                store: given.store.clone(),
+                chain,
+                clock: given.clock.clone(),
+                holder: given.holder()?,
+                destination: Destination::new(&to)?,
+                lanes: names.iter().map(|lane| LaneName::new(lane)).collect::<Result<_, _>>()?,
+                options,
+            };
+            Ok(Box::pin(sender.run(given.shutdown.child_token())) as StationFuture)
+        };
+        self.stations.push((format!("sender to {destination}"), Box::new(launch)));
+        self
+    }
+
+    /// Requests for these routes come from the blocks of an origin, read under this listener's name.
+    #[must_use]
+    pub fn follow(
+        mut self,
+        listener: &str,
+        origin: &str,
+        source: Arc<dyn BlockSource>,
+        routes: &[&str],
+        options: FollowerOptions,
+    ) -> Relay {
+        let (name, at) = (listener.to_owned(), origin.to_owned());
+        let routes: Vec<String> = routes.iter().map(|&route| route.to_owned()).collect();
+        let launch = move |given: &Surroundings| {
+            let follower = Follower {
+                store: given.store.clone(),
+                source,
+                clock: given.clock.clone(),
+                holder: given.holder()?,
+                listener: ListenerName::new(&name)?,
+                origin: OriginName::new(&at)?,
+                routes: routes.iter().map(|route| RouteName::new(route)).collect::<Result<_, _>>()?,
+                options,
+                stats: Arc::default(),
+            };
+            Ok(Box::pin(follower.run(given.shutdown.child_token())) as StationFuture)
+        };
+        self.stations.push((format!("listener {listener}"), Box::new(launch)));
         self
     }
 

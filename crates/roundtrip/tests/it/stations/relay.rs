@@ -4,16 +4,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use roundtrip::inbox::{End, StateKind};
-use roundtrip::listener::{Ending, Every, request};
+use roundtrip::inbox::{End, Standing, StateKind};
+use roundtrip::listener::{Ending, Every, FollowerOptions, request};
 use roundtrip::outbox::ChannelSink;
 use roundtrip::relay::{Relay, RelayError};
+use roundtrip::sender::SenderOptions;
 use roundtrip::station::{Shutdown, StationError};
-use roundtrip::store::op::Lease;
+use roundtrip::store::op::{Lease, NewRequest};
 use roundtrip::store::policy::RoutePolicy;
-use roundtrip::store::{Store, StoreError};
+use roundtrip::store::{ReadExt, Store, StoreError};
+use roundtrip::testkit::chain::TestChain;
 use roundtrip::testkit::faulty::{Cut, Faulty};
-use roundtrip::testkit::samples::{id, lease, listener, policy, route};
+use roundtrip::testkit::samples::{destination, id, lease, listener, policy, route};
 use roundtrip::words::Payload;
 use roundtrip::worker::{Job, Typed, WorkerOptions, handler_fn};
 use tokio::sync::oneshot;
@@ -23,6 +25,7 @@ use super::{Rig, numbered, on_each_store};
 on_each_store! {
     a_relay_carries_from_source_to_end
     answers_reach_their_sink
+    events_of_a_chain_are_answered_on_it
     a_dead_workers_request_is_taken_back
     a_fatal_store_error_ends_the_relay
     a_panic_in_a_station_ends_the_relay
@@ -231,4 +234,41 @@ async fn names_must_be_names_and_differ() {
     assert!(matches!(twice, Err(RelayError::Repeated(name)) if name == "a"));
     let bad = relay(&rig).define("a b", policy()).start().await;
     assert!(matches!(bad, Err(RelayError::Name(_))));
+}
+
+async fn events_of_a_chain_are_answered_on_it(rig: Rig) {
+    let chain = TestChain::with_events(|event| NewRequest { standing: Standing::Seen, ..numbered(event) });
+    let policy = RoutePolicy { destination: Some(destination()), ..policy() };
+    let second = Duration::from_secs(1);
+    let relay = relay(&rig)
+        .route("orders", policy, handler_fn(|n: u64, _job| async move { Ok(n * n) }))
+        .follow(
+            "listener",
+            "chain",
+            Arc::new(chain.clone()),
+            &["orders"],
+            FollowerOptions { poll: second, ..FollowerOptions::default() },
+        )
+        .lanes(
+            destination().as_str(),
+            Arc::new(chain.clone()),
+            &["a", "b"],
+            SenderOptions { poll: second, ..SenderOptions::default() },
+        )
+        .start()
+        .await
+        .unwrap();
+    for event in 0..10 {
+        chain.emit(event);
+    }
+    for block in 0..40 {
+        tokio::time::sleep(2 * second).await;
+        if block == 4 {
+            assert_eq!(chain.reorg(3), 3);
+        }
+        chain.mine();
+    }
+    assert_eq!(chain.answers(), (0..10).map(|event| (id(event), 1)).collect());
+    assert!(rig.store.counts().await.unwrap().is_empty(), "all are settled");
+    relay.shutdown().await.unwrap();
 }
