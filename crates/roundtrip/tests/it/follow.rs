@@ -377,13 +377,20 @@ async fn it_starts_where_it_is_told_and_then_where_it_was() {
     pass(SHORT).await;
     assert_eq!(world.sight(1).await, Sight::Nothing);
     assert_eq!(world.sight(2).await, live(2, 6, Standing::Seen));
-    assert_eq!(world.cursor().await, Some(3), "what is final was passed");
+    assert_eq!(world.cursor().await, None, "nothing that is final was read");
     running.stop().await;
-    world.options.from_block = Height(100);
     world.chain.finalize_all();
+    let running = world.start();
+    pass(SHORT).await;
+    assert_eq!(world.sight(1).await, Sight::Nothing);
+    assert_eq!(world.sight(2).await, live(2, 6, Standing::Final));
+    running.stop().await;
+    // From then on the cursor counts: nothing is skipped.
+    world.options.from_block = Height(100);
     world.chain.mine(&[event(3)]);
     let running = world.start();
     pass(SHORT).await;
+    assert_eq!(world.sight(3).await, live(3, 7, Standing::Seen));
     assert_eq!(world.cursor().await, Some(6));
     running.stop().await;
 }
@@ -710,6 +717,49 @@ async fn of_two_followers_one_leads() {
     pass(SHORT).await;
     assert!(amends(&second_record) > 0);
     world.agrees(5).await.unwrap();
+    second.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_listener_that_starts_later_settles_what_others_left() {
+    let mut world = World::new().await;
+    world.chain.mine(&[event(1), event(2)]);
+    let first = world.start();
+    pass(SHORT).await;
+    first.kill().await;
+    world.chain.take_back(1);
+    world.chain.mine_empty(3);
+    world.chain.mine(&[event(1)]);
+    world.chain.mine_empty(5);
+    world.chain.mine(&[event(3)]);
+    world.chain.finalize_all();
+    world.options.from_block = Height(8);
+    let second = world.start_on(Arc::new(world.store.clone()), ListenerName::new("listener-2").unwrap());
+    pass(LONG).await;
+    assert_eq!(world.sight(2).await, Sight::Ended(End::Withdrawn));
+    assert_eq!(world.sight(3).await, live(3, 10, Standing::Final));
+    // 1 came back where only the first one reads, which admits it anew once it is here again.
+    world.options.from_block = Height(1);
+    let first = world.start();
+    pass(LONG).await;
+    world.agrees(4).await.unwrap();
+    first.stop().await;
+    second.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_never_read_here_is_looked_for_in_its_block() {
+    let mut world = World::new().await;
+    world.chain.mine(&[event(1)]);
+    let first = world.start();
+    pass(SHORT).await;
+    first.kill().await;
+    world.chain.mine_empty(9);
+    world.chain.finalize_all();
+    world.options.from_block = Height(8);
+    let second = world.start_on(Arc::new(world.store.clone()), ListenerName::new("listener-2").unwrap());
+    pass(LONG).await;
+    world.agrees(2).await.unwrap();
     second.stop().await;
 }
 

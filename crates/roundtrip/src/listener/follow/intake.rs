@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 
-use super::source::{SourceBlock, Tips};
+use super::source::SourceBlock;
 use super::window::Link;
 use super::{Follower, Halt, Known, Pace, broken, decide, rolled_back};
 use crate::inbox::Standing;
@@ -29,17 +29,12 @@ enum Stored {
 
 impl Follower {
     /// Stores what blocks show and moves the cursor; then they count as read.
-    pub(super) async fn store_blocks(
-        &self,
-        known: &mut Known,
-        tips: &Tips,
-        blocks: Vec<SourceBlock>,
-    ) -> Result<Pace, Halt> {
+    pub(super) async fn store_blocks(&self, known: &mut Known, blocks: Vec<SourceBlock>) -> Result<Pace, Halt> {
         let links: Vec<Link> = blocks.iter().map(Link::of).collect();
         let last = blocks.last().map(|block| (block.at.height, block.time));
         let is_final = |link: &&Link| known.window.is_final(link.at.height);
         let mark = links.iter().rev().find(is_final).map(|link| link.at);
-        let next = self.cursor_next(known, tips, mark);
+        let next = Self::cursor_next(known, mark);
         let requests: Vec<NewRequest> = blocks.into_iter().flat_map(|block| self.requests_of(known, block)).collect();
         if !requests.is_empty() || next != known.cursor.map(|cursor| cursor.at) {
             match self.admit(known, requests, next).await? {
@@ -74,10 +69,8 @@ impl Follower {
     }
 
     /// Where the cursor belongs once these blocks are stored; it never goes back.
-    fn cursor_next(&self, known: &Known, tips: &Tips, mark: Option<Position>) -> Option<Position> {
-        // A listener that starts above what is final has passed what is final.
-        let above = Some(tips.finalized).filter(|finalized| finalized.height < self.options.from_block);
-        let mark = mark.or(known.window.mark()).or(above);
+    fn cursor_next(known: &Known, mark: Option<Position>) -> Option<Position> {
+        let mark = mark.or(known.window.mark());
         let cursor = known.cursor.map(|cursor| cursor.at);
         match (mark, cursor) {
             (Some(mark), Some(cursor)) if mark.height > cursor.height => Some(mark),
@@ -112,8 +105,8 @@ impl Follower {
     }
 
     /// Only finality moved on.
-    pub(super) async fn move_cursor(&self, known: &mut Known, tips: &Tips) -> Result<(), Halt> {
-        let next = self.cursor_next(known, tips, None);
+    pub(super) async fn move_cursor(&self, known: &mut Known) -> Result<(), Halt> {
+        let next = Self::cursor_next(known, None);
         if next != known.cursor.map(|cursor| cursor.at) {
             self.admit(known, Vec::new(), next).await?;
         }

@@ -240,9 +240,10 @@ impl Follower {
         let left = known.leads.unsettled.values().any(|open| open.route == *route)
             || known.leads.contested.values().any(|contest| contest.route == *route);
         let settled = settled.map(|cursor| cursor.at);
-        let base = known.window.base();
-        let unread = base.is_some_and(|base| settled.is_none_or(|settled| settled.height < base.height));
-        if left && unread {
+        let first = self.options.from_block;
+        // Where nobody led before, from the first block; never from one that is ahead.
+        let from = settled.map_or(first, |settled| Height(settled.height.0.saturating_add(1)));
+        if left && from < known.window.start(first) {
             tracing::info!(listener = %self.listener, %route, from = ?settled.map(|at| at.height.0), "blocks are read again to settle what is left");
             known.window = Window::from(settled);
             known.ahead = None;
@@ -324,7 +325,7 @@ impl Follower {
         let (mut orphans, mut found) = (Vec::new(), Vec::new());
         for &occurrence in gone {
             let Some(open) = known.leads.unsettled.get(&occurrence) else { continue };
-            let unread = known.window.base().is_some_and(|base| open.height <= base.height);
+            let unread = open.height < known.window.start(self.options.from_block);
             match unread && self.shown_at(open.height, &occurrence).await?.is_some() {
                 true => found.push(Amendment::Finalize { occurrence }),
                 false => orphans.push(Amendment::Orphan { occurrence }),

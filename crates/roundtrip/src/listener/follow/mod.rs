@@ -264,7 +264,7 @@ impl Follower {
         match decide::look(&known.window, &tips, reach) {
             Step::Level => {
                 self.pass_finality(known, &tips);
-                self.move_cursor(known, &tips).await?;
+                self.move_cursor(known).await?;
                 self.amend(known, true).await?;
                 Ok(Pace::Rest)
             }
@@ -275,7 +275,7 @@ impl Follower {
             Step::Hold => {
                 tracing::warn!(listener = %self.listener, head = tips.head.height.0, finalized = tips.finalized.height.0, "finality is too far behind: nothing more is read until it comes");
                 self.pass_finality(known, &tips);
-                self.move_cursor(known, &tips).await?;
+                self.move_cursor(known).await?;
                 self.amend(known, false).await?;
                 Ok(Pace::Rest)
             }
@@ -371,7 +371,7 @@ impl Follower {
         blocks.truncate(count);
         let read_to = blocks.last().map_or(from, |block| block.at.height);
         let next = Height(read_to.0.saturating_add(1));
-        let (stored, ahead) = tokio::join!(self.store_blocks(known, tips, blocks), self.fetch_ahead(tips, next));
+        let (stored, ahead) = tokio::join!(self.store_blocks(known, blocks), self.fetch_ahead(tips, next));
         let pace = stored?;
         // A read ahead that failed is made again, and fails loudly then.
         known.ahead = ahead.filter(|_| pace == Pace::Again);

@@ -40,8 +40,10 @@ impl Window {
         Window { base, checked: base.is_none(), finalized: base.map(|base| base.height), ..Window::default() }
     }
 
-    pub(super) fn base(&self) -> Option<Position> {
-        self.base
+    /// The lowest height that is remembered; `first` if nothing was read.
+    pub(super) fn start(&self, first: Height) -> Height {
+        let lowest = self.links.front().map_or(first, |link| link.at.height);
+        self.base.map_or(lowest, |base| Height(base.height.0.saturating_add(1)))
     }
 
     /// The last block read.
@@ -49,9 +51,9 @@ impl Window {
         self.links.back().map(|link| link.at).or(self.base)
     }
 
-    /// The next block to read.
+    /// The next block to read; `first` if none was.
     pub(super) fn next(&self, first: Height) -> Height {
-        self.tip().map_or(first, |tip| first.max(Height(tip.height.0.saturating_add(1))))
+        self.tip().map_or(first, |tip| Height(tip.height.0.saturating_add(1)))
     }
 
     /// The lowest height above this block, or of all that was read.
