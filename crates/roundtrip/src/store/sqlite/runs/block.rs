@@ -20,14 +20,14 @@ pub(super) const SEGMENT_COST: usize = 14;
 /// Appends an entry: length of the prefix shared with the key before it, rest of the key, `until`,
 /// length of the value, value.
 fn encode(block: &mut Vec<u8>, previous: &EntryKey, entry: &Entry) -> rusqlite::Result<()> {
-    let value_len =
-        u8::try_from(entry.value.len()).map_err(|error| rusqlite::Error::ToSqlConversionFailure(error.into()))?;
+    let byte = |len: usize| u8::try_from(len).map_err(|error| rusqlite::Error::ToSqlConversionFailure(error.into()));
+    let value_len = byte(entry.value.len())?;
     let shared = if block.is_empty() {
         0
     } else {
         previous.iter().zip(&entry.key).take_while(|(before, here)| before == here).count()
     };
-    block.push(u8::try_from(shared).unwrap_or_default());
+    block.push(byte(shared)?);
     block.extend_from_slice(&entry.key[shared..]);
     // Off by one, because "for ever" (u64::MAX) is common and then takes one byte, not ten.
     let mut until = entry.until.wrapping_add(1);
