@@ -18,18 +18,20 @@ use std::time::Duration;
 use futures_util::future::join_all;
 
 use super::SignedAttempt;
-use super::chain::{Cargo, Chain, Reception, Unsigned};
+use super::chain::{Cargo, Chain, Reception, Unreachable, Unsigned};
 use super::decide::{Patience, Plan, Sent, decide};
 use crate::clock::Clock;
+use crate::inbox::StateKind;
 use crate::persist;
 use crate::station::{Shutdown, StationError};
 use crate::store::op::{
-    Assign, Attempt, Effect, LaneOrder, Lead, NewParcel, Op, Order, Outcome, Reject, Seat, Settle, Stale,
+    Assign, Attempt, Effect, Invalid, LaneOrder, Lead, NewParcel, Op, Order, Outcome, Reject, Seat, Settle, Stale,
 };
-use crate::store::query::{LaneView, Query, ReadyDelivery, Reply};
+use crate::store::query::{LaneView, ListFilter, ParcelView, Query, ReadyDelivery, Reply};
 use crate::store::{Store, StoreError, Topic};
 use crate::words::{
-    ASSIGN_MAX, Destination, ErrorNote, HolderName, LaneName, Nonce, PAGE_MAX, PARCEL_MAX, Token, UnixMs,
+    ASSIGN_MAX, Destination, ErrorClass, ErrorNote, HolderName, LaneName, Nonce, PAGE_MAX, PARCEL_MAX, Seq, Token,
+    UnixMs,
 };
 
 /// How long giving up the seats may take.
@@ -40,9 +42,9 @@ const STEP_DOWN_WITHIN: Duration = Duration::from_secs(5);
 pub enum SendOrder {
     /// Over all lanes: as fast as they go, in no order between lanes.
     Spread,
-    /// On the first lane alone, in the order of admission; the others stand by in case it
-    /// is paused for good and taken off the list. A delivery whose transaction had no effect
-    /// goes out again after those that were under way.
+    /// On the first lane alone, in the order of admission: an answer waits for those of
+    /// older requests, unless they are dead letters or have ended. A delivery whose
+    /// transaction had no effect goes out again after those that were under way.
     Strict,
 }
 
@@ -63,6 +65,8 @@ pub struct SenderOptions {
     pub seat_ms: u64,
     /// How often to look at the outside.
     pub poll: Duration,
+    /// How long the outside may take to answer; then it is asked again.
+    pub answer_within: Duration,
 }
 
 impl Default for SenderOptions {
@@ -75,6 +79,7 @@ impl Default for SenderOptions {
             quarantine_ms: None,
             seat_ms: 15_000,
             poll: Duration::from_millis(500),
+            answer_within: Duration::from_secs(10),
         }
     }
 }
@@ -155,7 +160,9 @@ impl Sender {
     async fn tend(&self, at: usize, lane: &mut Held) -> Result<Option<Room>, StationError> {
         let Some(token) = self.hold_seat(lane).await? else { return Ok(None) };
         let Some(view) = self.view(&lane.name).await? else { return Ok(None) };
-        let seen = match self.chain.look(&lane.name, &view.parcels).await {
+        let under_way = |nonce: &Nonce| view.parcels.binary_search_by_key(nonce, |parcel| parcel.nonce).is_ok();
+        lane.sent.retain(|nonce, _| under_way(nonce));
+        let seen = match self.ask(self.chain.look(&lane.name, &view.parcels)).await {
             Ok(seen) => seen,
             Err(error) => {
                 tracing::warn!(lane = %lane.name, %error, "looked at a lane in vain");
@@ -207,7 +214,7 @@ impl Sender {
     }
 
     async fn open(&self, lane: &mut Held) -> Result<bool, StationError> {
-        let Ok(seen) = self.chain.look(&lane.name, &[]).await else { return Ok(false) };
+        let Ok(seen) = self.ask(self.chain.look(&lane.name, &[])).await else { return Ok(false) };
         let (destination, window) = (self.destination.clone(), self.options.window);
         let order = Order::Open { destination, window, first: seen.pending };
         match persist::apply_one(&*self.store, LaneOrder { lane: lane.name.clone(), order }).await? {
@@ -222,7 +229,7 @@ impl Sender {
     async fn view(&self, lane: &LaneName) -> Result<Option<LaneView>, StationError> {
         match persist::read(&*self.store, Query::Lane(lane.clone())).await? {
             Reply::Lane(view) => Ok(view),
-            _ => Err(StoreError::Damaged("a store answered another read".into()).into()),
+            _ => Err(other_read()),
         }
     }
 
@@ -257,9 +264,17 @@ impl Sender {
         lane.seat.is_some()
     }
 
-    /// Sends stored bytes, lowest slot first.
+    /// Asks the outside, for as long as it may take.
+    async fn ask<T, E: From<Unreachable>>(&self, call: impl Future<Output = Result<T, E>>) -> Result<T, E> {
+        match tokio::time::timeout(self.options.answer_within, call).await {
+            Ok(answer) => answer,
+            Err(_elapsed) => Err(Unreachable("no answer in time".into()).into()),
+        }
+    }
+
+    /// Sends stored bytes, all at once: every slot's are stored, so any order will do.
     async fn send(&self, lane: &mut Held, attempts: Vec<(Nonce, SignedAttempt)>) -> Result<(), StationError> {
-        let sends = attempts.iter().map(|(_, attempt)| self.chain.broadcast(&lane.name, attempt));
+        let sends = attempts.iter().map(|(_, attempt)| self.ask(self.chain.broadcast(&lane.name, attempt)));
         let receptions = join_all(sends).await;
         let now = self.clock.now();
         let mut broke = None;
@@ -271,7 +286,9 @@ impl Sender {
                 Ok(Reception::TooCheap) => sent.at_price = UnixMs(0),
                 Ok(Reception::Rejected(why)) => {
                     tracing::error!(lane = %lane.name, nonce = nonce.0, why, "stored bytes were rejected: others are signed");
-                    sent.at_price = UnixMs(0);
+                    // Not at once: a slot has only so many attempts.
+                    let Patience { resend_ms, bump_ms } = self.options.patience;
+                    sent.at_price = UnixMs(now.plus(resend_ms).0.saturating_sub(bump_ms));
                 }
                 Ok(Reception::Funds(why)) => broke = Some(why),
                 // Maybe sent: the next looks will tell.
@@ -294,23 +311,35 @@ impl Sender {
     /// Stores dearer bytes for a stuck slot, then sends them.
     async fn bump(&self, lane: &mut Held, owner: Token, view: &LaneView, nonce: Nonce) -> Result<(), StationError> {
         let Some(parcel) = view.parcels.iter().find(|parcel| parcel.nonce == nonce) else { return Ok(()) };
-        let attempt = match self.chain.sign(&lane.name, nonce, Cargo::Dearer(&parcel.attempts)).await {
+        let attempt = match self.ask(self.chain.sign(&lane.name, nonce, Cargo::Dearer(&parcel.attempts))).await {
             Ok(attempt) => attempt,
             Err(Unsigned::Funds(why)) => return self.pause(lane, &why).await,
-            Err(error) => {
-                tracing::warn!(lane = %lane.name, nonce = nonce.0, %error, "a stuck slot stays at its price");
-                let again = parcel.attempts.last().map(|attempt| (nonce, attempt.clone()));
-                return self.send(lane, again.into_iter().collect()).await;
-            }
+            Err(error) => return self.stay_at_price(lane, parcel, &error.to_string()).await,
         };
         let op = Attempt { lane: lane.name.clone(), owner, nonce, attempt: attempt.clone() };
         let outcome = persist::apply_one(&*self.store, op).await?;
-        if !self.still_ours(lane, std::slice::from_ref(&outcome)) || !outcome.holds() {
+        if !self.still_ours(lane, std::slice::from_ref(&outcome)) {
+            return Ok(());
+        }
+        if let Outcome::Full(_) = outcome {
+            return self.stay_at_price(lane, parcel, "it has as many attempts as a slot may have").await;
+        }
+        if !outcome.holds() {
+            // The parcel has ended or moved on since the look.
             return Ok(());
         }
         let now = self.clock.now();
         lane.sent.insert(nonce, Sent { last: now, at_price: now });
         self.send(lane, vec![(nonce, attempt)]).await
+    }
+
+    /// What is stored for a stuck slot is sent again, and its price looked at again later.
+    async fn stay_at_price(&self, lane: &mut Held, parcel: &ParcelView, why: &str) -> Result<(), StationError> {
+        tracing::warn!(lane = %lane.name, nonce = parcel.nonce.0, why, "a stuck slot stays at its price");
+        let now = self.clock.now();
+        lane.sent.insert(parcel.nonce, Sent { last: now, at_price: now });
+        let again = parcel.attempts.last().map(|attempt| (parcel.nonce, attempt.clone()));
+        self.send(lane, again.into_iter().collect()).await
     }
 
     /// Puts ready answers on the free slots of the lanes.
@@ -323,7 +352,12 @@ impl Sender {
         if free == 0 {
             return Ok(());
         }
-        let ready = self.ready((free * per_parcel).min(PAGE_MAX)).await?;
+        let oldest_open = match self.options.order {
+            SendOrder::Strict => self.oldest_open().await?,
+            SendOrder::Spread => None,
+        };
+        let mut ready = self.ready((free * per_parcel).min(PAGE_MAX)).await?;
+        ready.retain(|delivery| oldest_open.is_none_or(|open| delivery.seq < open));
         // Shared out evenly, so that one slow lane does not hold up what another could take.
         let share = ready.len().div_ceil(rooms.len()).next_multiple_of(per_parcel).max(per_parcel);
         let mut rest = ready.as_slice();
@@ -336,12 +370,29 @@ impl Sender {
         Ok(())
     }
 
+    /// The oldest request for this destination that has no answer to send yet. Asked for
+    /// before what is ready: an answer that comes in between is then in its place there.
+    async fn oldest_open(&self) -> Result<Option<Seq>, StationError> {
+        let Reply::Routes(routes) = persist::read(&*self.store, Query::Routes).await? else { return Err(other_read()) };
+        let ours = routes.into_iter().filter(|route| route.policy.destination.as_ref() == Some(&self.destination));
+        let mut oldest: Option<Seq> = None;
+        for route in ours {
+            let states = vec![StateKind::Held, StateKind::Queued, StateKind::Leased, StateKind::Waiting];
+            let filter = ListFilter { route: Some(route.name), states, limit: 1, ..ListFilter::default() };
+            let Reply::List(page) = persist::read(&*self.store, Query::List(filter)).await? else {
+                return Err(other_read());
+            };
+            oldest = oldest.into_iter().chain(page.requests.first().map(|request| request.seq)).min();
+        }
+        Ok(oldest)
+    }
+
     async fn ready(&self, limit: usize) -> Result<Vec<ReadyDelivery>, StationError> {
         match persist::read(&*self.store, Query::Ready { destination: self.destination.clone(), after: None, limit })
             .await?
         {
             Reply::Ready(ready) => Ok(ready),
-            _ => Err(StoreError::Damaged("a store answered another read".into()).into()),
+            _ => Err(other_read()),
         }
     }
 
@@ -356,7 +407,7 @@ impl Sender {
         let mut parcels: Vec<NewParcel> = Vec::new();
         for deliveries in ready.chunks(per_parcel) {
             let nonce = room.next.plus(parcels.len() as u64);
-            match self.chain.sign(&lane.name, nonce, Cargo::Deliveries(deliveries)).await {
+            match self.ask(self.chain.sign(&lane.name, nonce, Cargo::Deliveries(deliveries))).await {
                 Ok(attempt) => {
                     let deliveries = deliveries.iter().map(|delivery| delivery.id).collect();
                     parcels.push(NewParcel { deliveries, attempt });
@@ -384,14 +435,34 @@ impl Sender {
         if !self.still_ours(lane, std::slice::from_ref(&outcome)) {
             return Ok(());
         }
-        let (Outcome::Applied(Effect::Assigned(stored, _)) | Outcome::Duplicate(Effect::Assigned(stored, _))) = outcome
-        else {
-            tracing::debug!(lane = %lane.name, ?outcome, "nothing was assigned");
-            return Ok(());
+        let stored = match outcome {
+            Outcome::Applied(Effect::Assigned(stored, _)) | Outcome::Duplicate(Effect::Assigned(stored, _)) => stored,
+            Outcome::Invalid(reason) => return self.never_assigned(lane, room, ready, &reason).await,
+            outcome => {
+                tracing::debug!(lane = %lane.name, ?outcome, "nothing was assigned");
+                return Ok(());
+            }
         };
         let slots = (0..).map(|n| first.plus(n));
         let stored = parcels.into_iter().take(stored).zip(slots).map(|(parcel, nonce)| (nonce, parcel.attempt));
         self.send(lane, stored.collect()).await
+    }
+
+    /// The store can never take the first parcel: its first delivery is tried alone, and
+    /// waits for a person if that does not help.
+    async fn never_assigned(
+        &self,
+        lane: &mut Held,
+        room: &Room,
+        ready: &[ReadyDelivery],
+        reason: &Invalid,
+    ) -> Result<(), StationError> {
+        tracing::error!(lane = %lane.name, %reason, "the store can never take a parcel");
+        match ready {
+            [one] => self.reject(lane, room.token, one, ErrorNote::new(ErrorClass::Fatal, &reason.to_string())).await,
+            [first, ..] => Box::pin(self.assign(lane, room, std::slice::from_ref(first), 1)).await,
+            [] => Ok(()),
+        }
     }
 
     /// A delivery that can never be sent waits for a person, with its answer.
@@ -419,6 +490,10 @@ impl Sender {
             tracing::warn!("the seats of lanes were not given up: they run out by themselves");
         }
     }
+}
+
+fn other_read() -> StationError {
+    StoreError::Damaged("a store answered another read".into()).into()
 }
 
 fn refused(what: &str, outcome: &Outcome) -> StationError {

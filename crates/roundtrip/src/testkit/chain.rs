@@ -36,6 +36,7 @@ pub struct Transaction {
     pub answers: Vec<RequestId>,
     /// Makes every signature another one.
     salt: u64,
+    padding: Vec<u8>,
 }
 
 impl Transaction {
@@ -79,9 +80,14 @@ struct State {
     salt: u64,
     /// Requests whose transactions have no effect.
     reverting: BTreeSet<RequestId>,
+    /// Requests whose answers make transactions this much longer.
+    padding: BTreeMap<RequestId, usize>,
     /// Requests that nothing can be signed for.
     impossible: BTreeSet<RequestId>,
     broke: bool,
+    fee_cap: Option<u64>,
+    /// How many of the next broadcasts are rejected.
+    rejecting: u64,
 }
 
 /// What an event asks for.
@@ -173,6 +179,27 @@ impl TestChain {
         self.state().broke = broke;
     }
 
+    /// Transactions that answer this request are this many bytes longer.
+    pub fn set_padding(&self, request: RequestId, bytes: usize) {
+        self.state().padding.insert(request, bytes);
+    }
+
+    /// Nothing dearer than this is signed.
+    pub fn set_fee_cap(&self, cap: Option<u64>) {
+        self.state().fee_cap = cap;
+    }
+
+    /// So many of the next broadcasts are rejected.
+    pub fn reject_next(&self, count: u64) {
+        self.state().rejecting = count;
+    }
+
+    /// The lane's next slot: with what waits, at the head, and beyond any reorg.
+    pub fn slots(&self, lane: &LaneName) -> [Nonce; 3] {
+        let seen = self.state().look(lane, &[]);
+        [seen.pending, seen.latest, seen.settled]
+    }
+
     /// Transactions that answer this request have no effect, or have one again.
     pub fn set_reverting(&self, request: RequestId, reverting: bool) {
         let mut state = self.state();
@@ -194,7 +221,8 @@ impl TestChain {
         let nonce = state.next(lane);
         let fee = state.base_fee * 1000;
         state.salt += 1;
-        let transaction = Transaction { lane: lane.clone(), nonce, fee, answers: Vec::new(), salt: state.salt };
+        let transaction =
+            Transaction { lane: lane.clone(), nonce, fee, answers: Vec::new(), salt: state.salt, padding: Vec::new() };
         state.pool.insert((lane.clone(), nonce), transaction);
     }
 
@@ -332,12 +360,20 @@ impl State {
         if answers.iter().any(|id| self.impossible.contains(id)) {
             return Err(Unsigned::Never(ErrorNote::new(ErrorClass::Fatal, "the contract would refuse it")));
         }
+        if self.fee_cap.is_some_and(|cap| fee > cap) {
+            return Err(Unsigned::AtCap);
+        }
         self.salt += 1;
-        Ok(Transaction { lane: lane.clone(), nonce, fee, answers, salt: self.salt }.signed())
+        let padding = vec![0; answers.iter().filter_map(|id| self.padding.get(id)).sum()];
+        Ok(Transaction { lane: lane.clone(), nonce, fee, answers, salt: self.salt, padding }.signed())
     }
 
     fn receive(&mut self, attempt: &SignedAttempt) -> Reception {
         let Some(transaction) = read(attempt) else { return Reception::Rejected("not a transaction".into()) };
+        if self.rejecting > 0 {
+            self.rejecting -= 1;
+            return Reception::Rejected("not these bytes".into());
+        }
         if self.broke {
             return Reception::Funds("nothing left".into());
         }

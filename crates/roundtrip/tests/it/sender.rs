@@ -7,17 +7,17 @@ use std::time::Duration;
 
 use roundtrip::clock::{Clock, TokioClock};
 use roundtrip::inbox::StateKind;
-use roundtrip::sender::chain::Chain;
-use roundtrip::sender::{LaneStatus, Patience, SendOrder, Sender, SenderOptions};
+use roundtrip::sender::chain::{Cargo, Chain, ChainFuture, Reception, Sighting, Unsigned};
+use roundtrip::sender::{LaneStatus, Patience, SendOrder, Sender, SenderOptions, SignedAttempt};
 use roundtrip::station::{Shutdown, StationError};
-use roundtrip::store::op::{Admit, Define, Effect, LaneOrder, Op, Order, Outcome};
+use roundtrip::store::op::{Admit, Define, Effect, LaneOrder, NewRequest, Op, Order, Outcome};
 use roundtrip::store::policy::RoutePolicy;
-use roundtrip::store::query::{LaneView, Query, Reply};
+use roundtrip::store::query::{LaneView, ParcelView, Query, Reply};
 use roundtrip::store::{Changes, MemoryStore, Options, ReadExt, Store, StoreExt, StoreFuture, Topic};
 use roundtrip::testkit::bench::START;
 use roundtrip::testkit::chain::{FINAL_DEPTH, TestChain};
 use roundtrip::testkit::samples::{answer, destination, final_request, id, lane_named, lease, policy, route};
-use roundtrip::words::{HolderName, LaneName, Nonce};
+use roundtrip::words::{ATTEMPTS_MAX, HolderName, LaneName, Nonce, PAYLOAD_BYTES_MAX, Payload};
 use tokio::task::JoinHandle;
 
 const BLOCK: Duration = Duration::from_secs(1);
@@ -337,4 +337,139 @@ async fn a_transaction_without_effect_quarantines_its_lane_while_the_others_go_o
     assert_eq!(on_a, Nonce(1), "nothing new while in quarantine");
     assert_eq!(scene.live().await, 0, "the other lane took all, also what had no effect");
     running.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_strict_destination_waits_for_the_answers_of_older_requests() {
+    let mut scene = Scene::new(&["a"]).await;
+    scene.options.order = SendOrder::Strict;
+    let requests = (0..2).map(final_request).collect();
+    scene.store.apply_one(Op::Admit(Admit { cursor: None, requests })).await.unwrap();
+    let Outcome::Applied(Effect::Leased(grants)) = scene.store.apply_one(lease(2)).await.unwrap() else {
+        panic!("both are leased");
+    };
+    let running = scene.start("one");
+    scene.store.apply_one(Op::Answer(answer(&grants[1]))).await.unwrap();
+    scene.blocks(3).await;
+    assert_eq!(scene.lane("a").await.next, Nonce(0), "the younger answer waits");
+    scene.store.apply_one(Op::Answer(answer(&grants[0]))).await.unwrap();
+    scene.blocks(12).await;
+    scene.assert_all_settled(2).await;
+    let blocks = scene.chain.blocks();
+    let sent: Vec<_> = blocks.iter().flat_map(|b| &b.transactions).flat_map(|t| t.answers.clone()).collect();
+    assert_eq!(sent, [id(0), id(1)]);
+    running.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slot_whose_attempts_are_used_up_is_still_sent_again() {
+    let scene = Scene::new(&["a"]).await;
+    scene.answered(0..2).await;
+    let running = scene.start("one");
+    tokio::time::sleep(BLOCK / 4).await;
+    // What a block costs is out of reach, and yet what is asked for seems to be little.
+    while scene.lane("a").await.parcels[0].attempts.len() < ATTEMPTS_MAX {
+        tokio::time::sleep(BLOCK).await;
+        scene.chain.set_base_fee(u64::MAX / 4000);
+        scene.chain.mine();
+        scene.chain.set_base_fee(1);
+    }
+    scene.chain.evict();
+    scene.blocks(60).await;
+    scene.assert_all_settled(2).await;
+    running.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn at_the_highest_fee_the_same_bytes_are_sent_again() {
+    let scene = Scene::new(&["a"]).await;
+    scene.chain.set_fee_cap(Some(10));
+    scene.answered(0..2).await;
+    let running = scene.start("one");
+    tokio::time::sleep(BLOCK / 4).await;
+    scene.chain.set_base_fee(100);
+    scene.blocks(60).await;
+    assert_eq!(scene.live().await, 2, "too dear to be mined");
+    scene.chain.evict();
+    scene.chain.set_base_fee(1);
+    scene.blocks(30).await;
+    scene.assert_all_settled(2).await;
+    running.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn rejected_bytes_are_replaced_by_others_on_the_same_slot() {
+    let scene = Scene::new(&["a"]).await;
+    scene.chain.reject_next(2);
+    scene.answered(0..1).await;
+    let running = scene.start("one");
+    scene.blocks(40).await;
+    scene.assert_all_settled(1).await;
+    assert_eq!(scene.lane("a").await.next, Nonce(1));
+    running.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_parcel_that_the_store_can_never_take_waits_for_a_person() {
+    let mut scene = Scene::new(&["a"]).await;
+    scene.options.parcel_max = 2;
+    let heavy = |n: u64| NewRequest { payload: Payload::raw(vec![0; 1000]), ..final_request(n) };
+    scene.store.apply_one(Op::Admit(Admit { cursor: None, requests: (0..3).map(heavy).collect() })).await.unwrap();
+    let Outcome::Applied(Effect::Leased(grants)) = scene.store.apply_one(lease(3)).await.unwrap() else {
+        panic!("all are leased");
+    };
+    scene.store.apply(grants.iter().map(|grant| Op::Answer(answer(grant))).collect()).await.unwrap();
+    scene.chain.set_padding(id(1), PAYLOAD_BYTES_MAX);
+    let running = scene.start("one");
+    scene.blocks(20).await;
+    let answers = scene.chain.answers();
+    assert_eq!(answers.keys().copied().collect::<Vec<_>>(), [id(0), id(2)]);
+    let left = scene.store.counts().await.unwrap();
+    assert_eq!(left.iter().map(|count| (count.state, count.requests)).collect::<Vec<_>>(), [(StateKind::Dead, 1)]);
+    running.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pause_outlasts_a_quarantine() {
+    let mut scene = Scene::new(&["a"]).await;
+    scene.options.quarantine_ms = Some(3_000);
+    scene.chain.set_reverting(id(0), true);
+    scene.answered(0..1).await;
+    let running = scene.start("one");
+    scene.blocks(2).await;
+    let order = Order::Pause { reason: "a person".into() };
+    scene.store.apply_one(LaneOrder { lane: lane_named("a"), order }).await.unwrap();
+    scene.blocks(20).await;
+    assert!(matches!(scene.lane("a").await.status, LaneStatus::Paused { .. }));
+    running.stop().await;
+}
+
+/// A chain that never answers for one lane.
+struct Silent(TestChain, LaneName);
+
+impl Chain for Silent {
+    fn look<'a>(&'a self, lane: &'a LaneName, parcels: &'a [ParcelView]) -> ChainFuture<'a, Sighting> {
+        if *lane == self.1 { Box::pin(std::future::pending()) } else { self.0.look(lane, parcels) }
+    }
+
+    fn sign<'a>(&'a self, lane: &'a LaneName, at: Nonce, cargo: Cargo<'a>) -> ChainFuture<'a, SignedAttempt, Unsigned> {
+        self.0.sign(lane, at, cargo)
+    }
+
+    fn broadcast<'a>(&'a self, lane: &'a LaneName, attempt: &'a SignedAttempt) -> ChainFuture<'a, Reception> {
+        self.0.broadcast(lane, attempt)
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lane_without_answers_does_not_stop_the_others() {
+    let scene = Scene::new(&["a", "b"]).await;
+    scene.answered(0..3).await;
+    let chain = Arc::new(Silent(scene.chain.clone(), lane_named("b")));
+    let sender = Sender { chain, ..scene.sender(scene.store.clone(), "one") };
+    let shutdown = Shutdown::new();
+    let task = tokio::spawn(sender.run(shutdown.clone()));
+    scene.blocks(100).await;
+    scene.assert_all_settled(3).await;
+    Running { shutdown, task }.stop().await;
 }

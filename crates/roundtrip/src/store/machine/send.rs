@@ -90,6 +90,8 @@ impl Machine {
                 return Err(Outcome::Stale(Stale::Lane(LaneStatus::Stopped)));
             }
             Order::Pause { reason } => LaneStatus::Paused { reason },
+            // A person's pause ends by a person's word, not with a quarantine.
+            Order::Quarantine { .. } if matches!(lane.status, LaneStatus::Paused { .. }) => lane.status.clone(),
             Order::Quarantine { until } => LaneStatus::Quarantined { until },
             Order::Resume => LaneStatus::Active,
             Order::Observe { outside_next } if outside_next > next => LaneStatus::Stopped,

@@ -320,6 +320,8 @@ pub async fn a_lane_obeys_its_orders(mut bench: Bench) {
         (open(other_destination()), taken),
         (pause(), applied(paused())),
         (pause(), same(paused())),
+        // A pause outlasts a quarantine.
+        (Order::Quarantine { until: later }, same(paused())),
         (Order::Resume, applied(LaneStatus::Active)),
         (Order::Quarantine { until: later }, applied(quarantined)),
         (Order::Resume, applied(LaneStatus::Active)),
