@@ -22,7 +22,7 @@ test: tools
 	$(CARGO) check -p roundtrip --no-default-features --quiet
 
 soak: tools
-	PROPTEST_CASES=5000 SIMULATIONS=20000 SOAK=1 RUSTFLAGS="--cfg soak" $(CARGO) test --release --workspace --all-features
+	PROPTEST_CASES=5000 SIMULATE_SECONDS=900 SOAK=1 RUSTFLAGS="--cfg soak" $(CARGO) test --release --workspace --all-features
 	$(CARGO) run --release -p roundtrip-bench -- --soak
 
 bench: tools

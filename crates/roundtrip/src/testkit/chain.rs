@@ -65,6 +65,8 @@ pub struct ChainBlock {
     pub events: Vec<u64>,
     /// The transactions that it holds, in order.
     pub transactions: Vec<Transaction>,
+    /// Those of them that had no effect.
+    pub failed: BTreeSet<AttemptHash>,
 }
 
 #[derive(Default)]
@@ -210,6 +212,12 @@ impl TestChain {
         };
     }
 
+    /// From now on, transactions that answer this request alone have no effect. What was
+    /// mined stays as it was.
+    pub fn set_reverting_alone(&self, request: Option<RequestId>) {
+        self.state().reverting = request.into_iter().collect();
+    }
+
     /// Nothing can ever be signed that answers this request.
     pub fn set_impossible(&self, request: RequestId) {
         self.state().impossible.insert(request);
@@ -247,8 +255,11 @@ impl TestChain {
     pub fn answers(&self) -> BTreeMap<RequestId, usize> {
         let state = self.state();
         let mut answers = BTreeMap::new();
-        let mined = state.blocks.iter().flat_map(|block| &block.transactions);
-        for id in mined.filter(|transaction| !state.reverts(transaction)).flat_map(|t| &t.answers) {
+        let effective = |block: &'_ ChainBlock| {
+            let done = block.transactions.iter().filter(|transaction| !block.failed.contains(&transaction.hash()));
+            done.flat_map(|transaction| transaction.answers.clone()).collect::<Vec<_>>()
+        };
+        for id in &state.blocks.iter().flat_map(effective).collect::<Vec<_>>() {
             *answers.entry(*id).or_default() += 1;
         }
         answers
@@ -310,7 +321,10 @@ impl State {
         let (height, parent) = (self.blocks.len() as u64, self.head().hash);
         let hash = RequestId::of(&[&height.to_le_bytes(), &self.forks.to_le_bytes(), &parent]).0;
         let events = std::mem::take(&mut self.events);
-        self.blocks.push(ChainBlock { at: Position { height: Height(height), hash }, parent, events, transactions });
+        let failed =
+            transactions.iter().filter(|transaction| self.reverts(transaction)).map(Transaction::hash).collect();
+        let at = Position { height: Height(height), hash };
+        self.blocks.push(ChainBlock { at, parent, events, transactions, failed });
         self.finalized = self.finalized.max((height + 1).saturating_sub(FINAL_DEPTH));
     }
 
@@ -325,10 +339,10 @@ impl State {
             let parcel = parcels.iter().find(|parcel| parcel.nonce == transaction.nonce)?;
             parcel.attempts.iter().map(|attempt| attempt.hash).find(|hash| *hash == transaction.hash())
         };
-        let mined = self.blocks.iter().flat_map(|block| block.transactions.iter().map(move |t| (block.at, t)));
-        let mined = mined.filter(|(_, transaction)| transaction.lane == *lane).filter_map(|(at, transaction)| {
-            let attempt = ours(transaction)?;
-            let judgement = match self.reverts(transaction) {
+        let mined = self.blocks.iter().flat_map(|block| block.transactions.iter().map(move |t| (block, t)));
+        let mined = mined.filter(|(_, transaction)| transaction.lane == *lane).filter_map(|(block, transaction)| {
+            let (attempt, at) = (ours(transaction)?, block.at);
+            let judgement = match block.failed.contains(&attempt) {
                 true => Judgement::Again(ErrorNote::new(ErrorClass::Retryable, "no effect")),
                 false => Judgement::Done,
             };

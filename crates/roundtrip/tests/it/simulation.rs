@@ -11,22 +11,23 @@
 //! does exactly the same, which is a test too. Every seed that ever failed is in `KEPT`.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use roundtrip::clock::{Clock, TokioClock};
+use roundtrip::clock::{Clock, SystemClock, TokioClock};
 use roundtrip::inbox::Standing;
 use roundtrip::listener::{Follower, FollowerOptions, FollowerStats};
-use roundtrip::sender::{Patience, Sender, SenderOptions};
+use roundtrip::sender::{LaneStatus, Patience, Sender, SenderOptions};
 use roundtrip::station::{Shutdown, StationError};
 use roundtrip::store::journal::Event;
-use roundtrip::store::op::{Define, NewRequest};
-use roundtrip::store::policy::{Backoff, Gate, RoutePolicy};
+use roundtrip::store::op::{Define, LaneOrder, NewRequest, Order};
+use roundtrip::store::policy::{Backoff, Gate, Horizon, RoutePolicy};
 use roundtrip::store::{MemoryStore, Options, ReadExt, Store, StoreExt};
 use roundtrip::testkit::bench::START;
 use roundtrip::testkit::chain::TestChain;
 use roundtrip::testkit::flaky::{Flaky, Weather};
-use roundtrip::testkit::samples::{destination, lane_named, origin, request, route};
+use roundtrip::testkit::samples::{destination, lane_named, occurrence, origin, request, route};
 use roundtrip::upkeep::{Upkeep, UpkeepOptions};
 use roundtrip::words::{HolderName, ListenerName, Payload, RequestId, WorkerName};
 use roundtrip::worker::{Failure, Handled, Job, Worker, WorkerOptions, raw_handler_fn};
@@ -57,21 +58,30 @@ impl Reached {
             Event::Unmined => "unmined",
             Event::Attempted { .. } => "made dearer",
             Event::Returned { .. } => "returned",
+            Event::Superseded { .. } => "superseded",
+            Event::LaneStatus { status: LaneStatus::Stopped } => "lane stopped",
+            Event::LaneStatus { status: LaneStatus::Paused { .. } } => "lane paused",
             Event::Ended { .. } => "ended",
             _ => return,
         };
         self.count(path, 1);
     }
 
-    const ALL: [&'static str; 10] = [
+    const ALL: [&'static str; 16] = [
+        "attached",
         "orphaned",
         "included again",
+        "superseded",
         "failed",
         "released",
         "unmined",
         "made dearer",
+        "returned",
+        "lane stopped",
+        "lane paused",
         "ended",
         "crashed",
+        "store crashed",
         "reorged",
         "taken back",
     ];
@@ -84,16 +94,28 @@ struct World {
     chain: TestChain,
     store: Arc<MemoryStore>,
     clock: Arc<dyn Clock>,
-    /// Events that the chain took back for good.
-    gone: BTreeSet<u64>,
-    emitted: u64,
+    /// Events that were emitted, and not taken back for good.
+    events: BTreeSet<u64>,
+    /// Requests that had events.
+    requests: u64,
     reached: Reached,
     starts: u64,
 }
 
-/// The number of an event in its request's payload and id.
+/// Events come in three kinds: the first of a request, the same again, and the same
+/// request with other content.
+const KINDS: u64 = 3;
+const AGAIN: u64 = 1;
+const OTHER: u64 = 2;
+
+/// What an event asks for: event `3n + kind` is about request n.
 fn event_request(event: u64) -> NewRequest {
-    NewRequest { standing: Standing::Seen, ..request(event) }
+    let mut asked = NewRequest { standing: Standing::Seen, ..request(event / KINDS) };
+    asked.occurrence = occurrence(event);
+    if event % KINDS == OTHER {
+        asked.payload = Payload::json("\"other content\"");
+    }
+    asked
 }
 
 fn event_id(event: u64) -> RequestId {
@@ -110,6 +132,7 @@ impl World {
             work_on: if seed.is_multiple_of(2) { Gate::Seen } else { Gate::Final },
             publish_on: Gate::Final,
             destination: Some(destination()),
+            horizon: Horizon::Forever,
             backoff: Backoff { first_ms: 100, factor_percent: 200, max_ms: 5_000, jitter_percent: 20 },
             lease_ms: 10_000,
             attempts_max: u16::MAX,
@@ -124,8 +147,8 @@ impl World {
             chain,
             store,
             clock,
-            gone: BTreeSet::new(),
-            emitted: 0,
+            events: BTreeSet::new(),
+            requests: 0,
             reached: Reached::default(),
             starts: 0,
         }
@@ -200,10 +223,16 @@ impl World {
         tokio::time::sleep(BLOCK).await;
         if self.weather.once_in(3) {
             for _ in 0..self.weather.below(4) {
-                self.chain.emit(self.emitted);
-                self.emitted += 1;
+                self.emit(self.requests * KINDS);
+                self.requests += 1;
             }
         }
+        if self.requests > 0 && self.weather.once_in(6) {
+            let again = if self.weather.below(2) == 0 { AGAIN } else { OTHER };
+            let recent = self.requests - 1 - self.weather.below(self.requests.min(4));
+            self.emit(recent * KINDS + again);
+        }
+        self.trouble_lanes().await;
         if self.weather.once_in(8) {
             let depth = 1 + self.weather.below(4);
             if self.chain.reorg(depth) > 0 {
@@ -212,7 +241,7 @@ impl World {
             let waiting = self.chain.waiting_events();
             if let Some(event) = waiting.first().copied().filter(|_| self.weather.once_in(4)) {
                 self.chain.forget_event(event);
-                self.gone.insert(event);
+                self.events.remove(&event);
                 self.reached.count("taken back", 1);
             }
         }
@@ -226,21 +255,57 @@ impl World {
         self.judge_safety();
     }
 
+    fn emit(&mut self, event: u64) {
+        if self.events.insert(event) {
+            self.chain.emit(event);
+        }
+    }
+
+    /// Outsiders use slots, transactions have no effect, money runs out; and a person
+    /// mends what only a person can.
+    async fn trouble_lanes(&mut self) {
+        let lane = lane_named(if self.weather.below(2) == 0 { "a" } else { "b" });
+        if self.weather.once_in(30) {
+            self.chain.use_slot(&lane);
+        }
+        let unlucky = request(self.weather.below(self.requests.max(1))).id;
+        self.chain.set_reverting_alone(self.weather.once_in(4).then_some(unlucky));
+        let broke = self.weather.once_in(20);
+        self.chain.set_broke(broke);
+        for lane in [lane_named("a"), lane_named("b")] {
+            let Some(view) = self.store.lane(lane.clone()).await.unwrap() else { continue };
+            let [pending, latest, settled] = self.chain.slots(&lane);
+            let order = match view.status {
+                LaneStatus::Paused { .. } if !broke => Order::Resume,
+                // What the outsider sent must be beyond any reorg before it is believed.
+                LaneStatus::Stopped if pending == latest && latest == settled => {
+                    Order::Reconcile { outside_next: settled }
+                }
+                _ => continue,
+            };
+            self.store.apply_one(LaneOrder { lane, order }).await.unwrap();
+        }
+    }
+
+    /// The requests that the chain shows, or may show again.
+    fn wanted(&self) -> BTreeSet<RequestId> {
+        self.events.iter().map(|event| event_id(*event)).collect()
+    }
+
     /// Nothing wrong, ever.
     fn judge_safety(&self) {
         for (id, times) in self.chain.answers() {
             assert_eq!(times, 1, "seed {}: {id} was answered {times} times", self.seed);
         }
-        let answers = self.chain.answers();
-        let answered: Vec<_> = self.gone.iter().filter(|event| answers.contains_key(&event_id(**event))).collect();
-        assert!(answered.is_empty(), "seed {}: taken back, and answered: {answered:?}", self.seed);
+        let wanted = self.wanted();
+        let unasked: Vec<_> = self.chain.answers().into_keys().filter(|id| !wanted.contains(id)).collect();
+        assert!(unasked.is_empty(), "seed {}: taken back, and answered: {unasked:?}", self.seed);
     }
 
     /// Everything ends.
     async fn judge_liveness(&self) {
         let answers = self.chain.answers();
-        let wanted = (0..self.emitted).filter(|event| !self.gone.contains(event));
-        let lost: Vec<u64> = wanted.filter(|event| !answers.contains_key(&event_id(*event))).collect();
+        let lost: Vec<_> = self.wanted().into_iter().filter(|id| !answers.contains_key(id)).collect();
         let left = self.store.counts().await.unwrap();
         assert!(lost.is_empty() && left.is_empty(), "seed {}: lost {lost:?}, left {left:?}", self.seed);
         assert_eq!(self.chain.gaps(), [], "seed {}", self.seed);
@@ -306,6 +371,7 @@ async fn run(seed: u64) -> (Reached, String) {
                 stations.shutdown().await;
             }
             world.store.crash();
+            world.reached.count("store crashed", 1);
             processes = (0..2).map(|process| world.start(process, &shutdown)).collect();
         }
     }
@@ -329,29 +395,38 @@ fn simulate(seed: u64) -> (Reached, String) {
     runtime.block_on(run(seed))
 }
 
+/// Which seeds to run: one, a fixed few hundred, or new ones for so many seconds.
+fn seeds() -> Box<dyn Iterator<Item = u64> + Send> {
+    let number = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>().unwrap());
+    if let Some(seed) = number("SEED") {
+        return Box::new(std::iter::once(seed));
+    }
+    let usual = KEPT.into_iter().chain(0..SEEDS);
+    let Some(seconds) = number("SIMULATE_SECONDS") else { return Box::new(usual) };
+    let until = Instant::now() + Duration::from_secs(seconds);
+    let first = SystemClock::new().now().0;
+    println!("seeds from {first} on, for {seconds} s");
+    Box::new(usual.chain((first..).take_while(move |_| Instant::now() < until)))
+}
+
 #[test]
 fn every_seed_is_safe_and_comes_to_an_end() {
-    let seeds: Vec<u64> = match std::env::var("SEED") {
-        Ok(seed) => vec![seed.parse().unwrap()],
-        Err(_) => {
-            let many = std::env::var("SIMULATIONS").map_or(SEEDS, |many| many.parse().unwrap());
-            KEPT.into_iter().chain(0..many).collect()
-        }
-    };
     let reached = Mutex::new(Reached::default());
-    let next = Mutex::new(seeds.iter());
+    let (next, ran) = (Mutex::new(seeds()), AtomicU64::new(0));
     std::thread::scope(|scope| {
         for _ in 0..2 {
             scope.spawn(|| {
                 while let Some(seed) = { next.lock().unwrap().next() } {
-                    let (one, _) = simulate(*seed);
+                    let (one, _) = simulate(seed);
                     one.0.into_iter().for_each(|(path, times)| reached.lock().unwrap().count(path, times));
+                    ran.fetch_add(1, Ordering::Relaxed);
                 }
             });
         }
     });
-    let reached = reached.into_inner().unwrap();
-    if seeds.len() > 100 {
+    let (reached, ran) = (reached.into_inner().unwrap(), ran.into_inner());
+    println!("{ran} seeds: {reached:?}");
+    if ran >= SEEDS {
         let missed: Vec<_> = Reached::ALL.iter().filter(|path| !reached.0.contains_key(**path)).collect();
         assert!(missed.is_empty(), "never reached: {missed:?} of {reached:?}");
     }

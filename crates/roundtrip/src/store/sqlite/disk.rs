@@ -20,8 +20,12 @@ use crate::words::{Encoding, Nonce, Payload, Seq, UnixMs};
 
 /// How many entries share a row of the journal.
 const ENTRIES_PER_ROW: usize = 256;
-/// How many blocks of cold receipts one commit works on.
+/// How many blocks of cold receipts one commit works on at the least.
 const TIDY_BLOCKS: usize = 32;
+/// For how many new receipts a commit works on one more. A receipt's two entries are a 36th
+/// of a block, and are read, written and deleted once in each of some four tiers: less work than
+/// comes in lets runs pile up.
+const RECEIPTS_PER_BLOCK: usize = 2;
 
 /// How many bodies are read at once when they are asked for one after the other.
 const READ_AHEAD: u64 = 64;
@@ -35,6 +39,8 @@ pub(super) struct SqliteDisk<'c> {
     conn: &'c Connection,
     runs: Runs,
     tidy: Progress,
+    /// Receipts since the last tidying.
+    new_receipts: usize,
     failure: Option<rusqlite::Error>,
     in_transaction: bool,
     wrote: bool,
@@ -154,6 +160,7 @@ impl<'c> SqliteDisk<'c> {
             conn,
             runs: Runs::open(conn)?,
             tidy: Progress::More,
+            new_receipts: 0,
             failure: None,
             in_transaction: false,
             wrote: false,
@@ -427,6 +434,7 @@ impl Disk for SqliteDisk<'_> {
     }
 
     fn put_receipt(&mut self, no: u64, row: &ReceiptRow) {
+        self.new_receipts += 1;
         self.write(|disk| {
             encode(&mut disk.scratch, row)?;
             disk.put_receipt.execute(params![int(no), disk.scratch]).map(drop)
@@ -464,7 +472,8 @@ impl Disk for SqliteDisk<'_> {
         self.write(|disk| {
             // What cannot be read is kept: `find` will say so when it is asked for.
             let keep = |entry: &runs::Entry| decode("a receipt", &entry.value).map_or(true, |cold| keep(&cold));
-            disk.tidy = disk.runs.step(disk.conn, TIDY_BLOCKS, now.0, &keep)?;
+            let blocks = TIDY_BLOCKS.max(std::mem::take(&mut disk.new_receipts) / RECEIPTS_PER_BLOCK);
+            disk.tidy = disk.runs.step(disk.conn, blocks, now.0, &keep)?;
             Ok(())
         });
     }
