@@ -2,8 +2,8 @@
 //! request is made of all of them.
 //!
 //! ```text
-//!   part 1 ─┐ item and look, in the commit of the answer
-//!   part 2 ─┼──▶ group ──▶ the look that sees the last item closes the group ──▶ sum
+//!   part 1 ─┐ item, in the commit of the answer
+//!   part 2 ─┼──▶ group ──▶ the commit that brings the last item seals the group ──▶ sum
 //!   part 3 ─┘
 //! ```
 //!
@@ -14,11 +14,11 @@
 use std::error::Error;
 use std::sync::Arc;
 
-use roundtrip::listener::{Ending, request, request_with_id};
+use roundtrip::listener::{Ending, request_with_id};
 use roundtrip::relay::Relay;
-use roundtrip::store::op::{Close, Gather, NewRequest};
+use roundtrip::store::op::{Gather, GroupPlan};
 use roundtrip::store::policy::RoutePolicy;
-use roundtrip::store::{Options, ReadExt, Store, StoreExt, Topic, open};
+use roundtrip::store::{Options, ReadExt, Store, Topic, open};
 use roundtrip::words::{Destination, GroupKey, ItemId, Payload, RequestId, RouteName};
 use roundtrip::worker::{Done, Failure, Job, handler_fn};
 
@@ -35,22 +35,18 @@ pub(crate) async fn run(url: &str) -> Result<(), Box<dyn Error>> {
     let (group, sum_route) = (GroupKey::new("squares")?, RouteName::new("sum")?);
     let sum_id = RequestId::of(&[b"sum", group.as_str().as_bytes()]);
     let sum = request_with_id(&sum_route, sum_id, Payload::json("\"squares\""));
+    let plan = GroupPlan { seal_at_items: Some(PARTS), seal_at: None, request: sum };
 
-    let look_route = RouteName::new("look")?;
-    let to_group = group.clone();
+    // Every item brings the plan; that of the first one counts.
     let part = handler_fn(move |n: u64, job: Job| {
         let item = Gather {
-            group: to_group.clone(),
+            group: group.clone(),
             item: ItemId::of(&[job.id().as_bytes()]),
             payload: Payload::json((n * n).to_string()),
-            plan: None,
+            plan: Some(Box::new(plan.clone())),
         };
-        let look = request(&look_route, Payload::json(n.to_string()));
-        async move { Ok(Done::new(n * n).gather(item).then(look)) }
+        async move { Ok(Done::new(n * n).gather(item)) }
     });
-
-    let (looks_at, of) = (store.clone(), group.clone());
-    let look = handler_fn(move |_n: u64, _job| close_if_complete(looks_at.clone(), of.clone(), sum.clone()));
 
     let sums = store.clone();
     let add = handler_fn(move |group: String, _job| add_up(sums.clone(), group));
@@ -58,7 +54,6 @@ pub(crate) async fn run(url: &str) -> Result<(), Box<dyn Error>> {
     let to_caller = RoutePolicy { destination: Some(Destination::new("caller")?), ..RoutePolicy::default() };
     let relay = Relay::new(store.clone())
         .route("part", RoutePolicy::default(), part)
-        .route("look", RoutePolicy::default(), look)
         .route("sum", to_caller, add)
         .start()
         .await?;
@@ -68,7 +63,7 @@ pub(crate) async fn run(url: &str) -> Result<(), Box<dyn Error>> {
         submitter.submit_json("part", &n).await?;
     }
 
-    // The sum's request does not exist before the group is closed; a hint tells.
+    // The sum's request does not exist before the group is sealed; a hint tells.
     let answer = loop {
         if let Some(answer) = submitter.answered(sum_id).await? {
             break answer;
@@ -78,15 +73,6 @@ pub(crate) async fn run(url: &str) -> Result<(), Box<dyn Error>> {
     assert_eq!(answer, Ending::Answered(Payload::json("385")));
     relay.shutdown().await?;
     Ok(store.close().await?)
-}
-
-/// Closes the group if this look sees every item; closing it twice has no second effect.
-async fn close_if_complete(store: Arc<dyn Store>, group: GroupKey, sum: NewRequest) -> Result<bool, Failure> {
-    let seen = store.group(group.clone(), 0, 0).await?.map_or(0, |view| view.items);
-    if seen < PARTS {
-        return Ok(false);
-    }
-    Ok(store.apply_one(Close { group, request: sum }).await?.holds())
 }
 
 /// Adds up the items of a group, page by page.
