@@ -63,8 +63,7 @@ impl Every {
         period: Duration,
         make: impl Fn(Tick) -> NewRequest + Send + Sync + 'static,
     ) -> Every {
-        let period_ms = u64::try_from(period.as_millis()).unwrap_or(u64::MAX).max(1);
-        Every { name, period_ms, catch_up: CatchUp::default(), make: Box::new(make) }
+        Every { name, period_ms: ms(period), catch_up: CatchUp::default(), make: Box::new(make) }
     }
 
     /// What becomes of missed ticks.
@@ -74,14 +73,19 @@ impl Every {
         self
     }
 
-    /// The id of the request of a timer's tick.
-    pub fn id(name: &ListenerName, number: u64) -> RequestId {
-        RequestId::of(&[b"tick", name.as_str().as_bytes(), &number.to_le_bytes()])
+    /// The id of the request of a timer's tick. The period is part of it: after a change of
+    /// period the same numbers may come again, as other ticks.
+    pub fn id(name: &ListenerName, period: Duration, number: u64) -> RequestId {
+        Every::id_of(name, ms(period), number)
+    }
+
+    fn id_of(name: &ListenerName, period_ms: u64, number: u64) -> RequestId {
+        RequestId::of(&[b"tick", name.as_str().as_bytes(), &period_ms.to_le_bytes(), &number.to_le_bytes()])
     }
 
     fn request(&self, number: u64) -> NewRequest {
         let at = UnixMs(number.saturating_mul(self.period_ms));
-        let id = Every::id(&self.name, number);
+        let id = Every::id_of(&self.name, self.period_ms, number);
         let occurrence = OccurrenceId::of(&[b"tick", id.as_bytes()]);
         NewRequest { id, occurrence, ..(self.make)(Tick { number, at }) }
     }
@@ -92,6 +96,11 @@ impl Every {
         let hash = RequestId::of(&[b"period", &self.period_ms.to_le_bytes()]).0;
         Position { height: Height(number), hash }
     }
+}
+
+/// A period in milliseconds, one at least.
+fn ms(period: Duration) -> u64 {
+    u64::try_from(period.as_millis()).unwrap_or(u64::MAX).max(1)
 }
 
 /// What a timer does next.
@@ -174,7 +183,26 @@ impl Every {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
     use super::*;
+    use crate::listener::request;
+    use crate::words::{Payload, RouteName};
+
+    #[test]
+    fn a_number_is_another_tick_with_another_period() {
+        let (name, route) = (ListenerName::new("timer").unwrap(), RouteName::new("route").unwrap());
+        let tick = |period| {
+            let route = route.clone();
+            let make = move |_tick| request(&route, Payload::json("1"));
+            let NewRequest { id, occurrence, .. } = Every::new(name.clone(), period, make).request(7);
+            assert_eq!(id, Every::id(&name, period, 7));
+            (id, occurrence)
+        };
+        let (second, two) = (tick(Duration::from_secs(1)), tick(Duration::from_secs(2)));
+        assert_eq!(second, tick(Duration::from_millis(1000)));
+        assert!(second.0 != two.0 && second.1 != two.1);
+        assert_eq!(tick(Duration::ZERO), tick(Duration::from_millis(1)), "the shortest period there is");
+    }
 
     #[test]
     fn a_timer_goes_on_from_the_last_tick() {

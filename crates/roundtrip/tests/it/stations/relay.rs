@@ -69,7 +69,7 @@ async fn a_relay_carries_from_source_to_end(rig: Rig) {
         .unwrap();
     let submitted = relay.submitter().submit_json("orders", &1).await.unwrap();
     tokio::time::sleep(Duration::from_millis(2500)).await;
-    let ticks = [Every::id(&listener(), first), Every::id(&listener(), first + 1)];
+    let ticks = [0, 1].map(|n| Every::id(&listener(), Duration::from_secs(1), first + n));
     for id in ticks.into_iter().chain([submitted.id]) {
         assert_eq!(rig.state(id).await, Some(StateKind::Settled));
     }

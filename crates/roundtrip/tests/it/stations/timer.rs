@@ -49,7 +49,7 @@ async fn ticks(rig: &Rig, first: u64) -> Vec<u64> {
     for view in page.requests {
         let (_, bodies) = rig.live(view.id).await;
         let number = serde_json::from_slice::<u64>(&bodies.payload.bytes).unwrap();
-        assert_eq!(view.id, Every::id(&listener(), number));
+        assert_eq!(view.id, Every::id(&listener(), PERIOD, number));
         ticks.push(number - first);
     }
     ticks
@@ -97,7 +97,8 @@ async fn a_timer_waits_for_room(rig: Rig) {
     run_for(&rig, Duration::from_millis(45_000), CatchUp::All).await;
     assert_eq!(ticks(&rig, first).await, [0, 1], "the cursor is held");
     for n in 0..2 {
-        rig.apply(roundtrip::store::op::Mend { id: Every::id(&listener(), first + n), remedy: Remedy::Cancel }).await;
+        rig.apply(roundtrip::store::op::Mend { id: Every::id(&listener(), PERIOD, first + n), remedy: Remedy::Cancel })
+            .await;
     }
     run_for(&rig, Duration::from_millis(1), CatchUp::All).await;
     assert_eq!(ticks(&rig, first).await, [2, 3]);
