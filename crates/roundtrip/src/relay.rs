@@ -27,7 +27,7 @@ use crate::outbox::{Courier, CourierOptions, Sink};
 use crate::persist;
 use crate::sender::chain::Chain;
 use crate::sender::{Sender, SenderOptions};
-use crate::station::{Shutdown, StationError};
+use crate::station::{Shutdown, StationError, bounded};
 use crate::store::op::{Define, NewRequest, Op, Outcome};
 use crate::store::policy::RoutePolicy;
 use crate::store::{Store, StoreError};
@@ -194,7 +194,7 @@ impl Relay {
     /// How long stations have to stop before they are aborted; a minute by default.
     #[must_use]
     pub fn stop_within(mut self, time: Duration) -> Relay {
-        self.stop_within = time;
+        self.stop_within = bounded(time);
         self
     }
 

@@ -22,7 +22,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 use super::sink::{Sink, SinkError};
 use super::targets::{Backoff, Targets};
 use crate::persist;
-use crate::station::{Shutdown, StationError};
+use crate::station::{Shutdown, StationError, bounded};
 use crate::store::op::{Effect, Invalid, Lead, Op, Outcome, Publish, PublishResult, Seat, Stale};
 use crate::store::query::{Query, ReadyDelivery, Reply};
 use crate::store::{Changes, Store, StoreError, StoreExt, Topic};
@@ -292,7 +292,7 @@ impl Shift {
         self.look = None;
         if look.whole {
             self.last_pages = look.pages;
-            self.look_at = Instant::now() + self.courier.options.poll * (1 + look.pages / PAGES_FEW);
+            self.look_at = Instant::now() + bounded(self.courier.options.poll) * (1 + look.pages / PAGES_FEW);
         }
     }
 
@@ -424,7 +424,7 @@ impl Shift {
         if self.seat.is_none() {
             return Ok(());
         }
-        let grace = self.courier.options.grace;
+        let grace = bounded(self.courier.options.grace);
         let keep_ms = u64::try_from((grace + LAST_CALLS).as_millis()).unwrap_or(u64::MAX);
         let kept = timeout(LAST_CALLS, persist::apply_one(&*self.courier.store, self.lead(keep_ms))).await;
         if let Ok(kept) = kept {

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use crate::station::bounded;
 use crate::words::Seq;
 
 /// How many deliveries are known of one target.
@@ -32,8 +33,8 @@ impl Backoff {
     /// bound, somewhere between half of it and all of it; and as long as the receiver asks.
     pub(crate) fn wait(&self, failures: u32, asked: Option<Duration>, dice: f64) -> Duration {
         let grown = self.first.saturating_mul(1 << failures.saturating_sub(1).min(20)).min(self.max);
-        let own = grown.mul_f64(0.5 + 0.5 * dice);
-        own.max(asked.unwrap_or_default().min(self.asked_max))
+        let own = bounded(grown).mul_f64(0.5 + 0.5 * dice);
+        own.max(bounded(asked.unwrap_or_default().min(self.asked_max)))
     }
 }
 
@@ -240,6 +241,21 @@ mod tests {
         check(1, Some(30), 1.0, 30_000);
         check(7, Some(30), 1.0, 60_000);
         check(1, Some(86_400), 1.0, 600_000);
+    }
+
+    #[test]
+    fn for_ever_is_a_time_that_can_be_waited_for() {
+        let (mut targets, now, ever) = (Targets::default(), Instant::now(), Duration::MAX);
+        let waits = [
+            (Backoff { first: ever, max: ever, ..BACKOFF }, None),
+            (Backoff { asked_max: ever, ..BACKOFF }, Some(ever)),
+        ];
+        for (backoff, asked) in waits {
+            targets.offer("a", Seq(1));
+            targets.start(Seq(1));
+            let (_, until) = targets.failed(Seq(1), now, |failures| backoff.wait(failures, asked, 1.0));
+            assert_eq!(until, now + bounded(ever), "{backoff:?}");
+        }
     }
 
     #[test]

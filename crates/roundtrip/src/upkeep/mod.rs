@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::persist;
-use crate::station::{Shutdown, StationError};
+use crate::station::{Shutdown, StationError, bounded};
 use crate::store::op::{Effect, Lead, Op, Outcome, Prune, Seat, Stale};
 use crate::store::{Store, StoreExt};
 use crate::words::{HolderName, Place, UPKEEP_MAX};
@@ -157,7 +157,7 @@ fn decide(done: &[Duty], outcomes: &[Outcome], limit: usize) -> Result<Vec<Duty>
 
 /// An interval, a tenth more or less: stations that start together do not stay together.
 fn about(interval: Duration, dice: f64) -> Duration {
-    interval.mul_f64(0.9 + 0.2 * dice)
+    bounded(interval).mul_f64(0.9 + 0.2 * dice)
 }
 
 #[cfg(test)]
@@ -186,5 +186,6 @@ mod tests {
         let second = Duration::from_secs(1);
         assert_eq!(about(second, 0.0), Duration::from_millis(900));
         assert_eq!(about(second, 1.0), Duration::from_millis(1100));
+        assert!(about(Duration::MAX, 1.0) > bounded(Duration::MAX), "for ever is no overflow");
     }
 }

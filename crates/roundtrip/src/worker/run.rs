@@ -17,7 +17,7 @@ use super::handler::{Failure, Handled, RawHandler};
 use super::job::{Desk, Job, JobNotice};
 use crate::clock::Clock;
 use crate::persist;
-use crate::station::{Shutdown, StationError};
+use crate::station::{Shutdown, StationError, bounded};
 use crate::store::op::{Effect, Extend, Grant, Invalid, Lease, Op, Outcome};
 use crate::store::query::{Query, Reply};
 use crate::store::{Changes, Store, StoreError, Topic};
@@ -289,7 +289,7 @@ impl Shift {
             };
             self.leasing = self.call(vec![Op::Lease(lease)]);
             self.hungry = false;
-            self.look_at = Instant::now() + self.worker.options.poll;
+            self.look_at = Instant::now() + bounded(self.worker.options.poll);
         }
         if self.answering.is_none() && !self.finished.is_empty() {
             let count = decide::results_per_call(self.finished.iter().map(|finished| finished.op.payload_bytes()));
@@ -328,7 +328,7 @@ impl Shift {
 
     fn take(&mut self, event: Event) -> Result<(), StationError> {
         match event {
-            Event::Stop => self.stage = Stage::Grace(Instant::now() + self.worker.options.grace),
+            Event::Stop => self.stage = Stage::Grace(Instant::now() + bounded(self.worker.options.grace)),
             Event::GraceOver => self.grace_is_over(),
             Event::Ended(ended) => {
                 self.task_ended(ended);

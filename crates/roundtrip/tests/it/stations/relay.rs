@@ -31,6 +31,7 @@ on_each_store! {
     a_panic_in_a_station_ends_the_relay
     a_station_that_does_not_stop_is_named
     a_relay_stops_when_told
+    a_relay_may_take_for_ever_to_stop
     a_dropped_relay_leaves_nothing_running
 }
 
@@ -195,6 +196,14 @@ async fn a_relay_stops_when_told(rig: Rig) {
         assert!(told.load(Ordering::SeqCst));
         assert_eq!(outer.is_cancelled(), way == 1, "what is around the relay is not stopped by it");
     }
+}
+
+async fn a_relay_may_take_for_ever_to_stop(rig: Rig) {
+    let noted = Arc::new(AtomicBool::new(false));
+    let relay =
+        relay(&rig).stop_within(Duration::MAX).station("witness", witness(noted.clone())).start().await.unwrap();
+    relay.shutdown().await.unwrap();
+    assert!(noted.load(Ordering::SeqCst));
 }
 
 async fn a_dropped_relay_leaves_nothing_running(rig: Rig) {

@@ -36,6 +36,7 @@ on_each_store! {
     a_handler_that_takes_too_long_has_failed
     shutdown_gives_leases_back_at_no_cost
     shutdown_lets_handlers_finish
+    a_worker_may_wait_for_ever
     what_is_leased_while_stopping_is_given_back
     what_is_amended_before_a_grant_arrives_is_told
     notices_reach_a_running_handler
@@ -294,6 +295,17 @@ async fn shutdown_lets_handlers_finish(rig: Rig) {
     }
     use StateKind::{Queued, Settled};
     assert_eq!(states, [Settled, Settled, Queued, Queued, Queued], "nothing new was begun");
+}
+
+async fn a_worker_may_wait_for_ever(rig: Rig) {
+    rig.define(RoutePolicy::default()).await;
+    let ever = Duration::MAX;
+    let options = WorkerOptions { timeout: Some(ever), grace: ever, poll: ever, ..with(1) };
+    let worker = Task::of(rig.worker(options, square()));
+    rig.admit(vec![numbered(1)]).await;
+    let ends = tokio::time::timeout(Duration::from_secs(60), rig.ends([id(1)])).await.unwrap();
+    assert!(ends.iter().all(is_settled), "a hint tells of it");
+    worker.stop().await;
 }
 
 async fn what_is_leased_while_stopping_is_given_back(rig: Rig) {
