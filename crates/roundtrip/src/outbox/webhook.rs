@@ -201,6 +201,9 @@ fn judge(status: u16, after: Option<Duration>) -> Result<(), SinkError> {
         200..=299 | 409 => Ok(()),
         429 | 503 => Err(SinkError::Retry { after, error: error() }),
         408 | 425 => Err(SinkError::retry(error())),
+        // The receiver is not set up, or not any longer: that is no fault of the message, and a
+        // bad deploy must not turn all that waits for it into dead letters.
+        401 | 403..=405 | 407 => Err(SinkError::retry(error())),
         400..=499 => Err(SinkError::Refused(error())),
         _ => Err(SinkError::retry(error())),
     }
@@ -283,13 +286,13 @@ mod tests {
         for status in [200, 201, 202, 204, 299, 409] {
             assert_eq!(judge(status, asked), Ok(()), "{status}");
         }
-        for status in [400, 401, 403, 404, 410, 413, 422, 451, 499] {
+        for status in [400, 402, 406, 410, 413, 422, 451, 499] {
             assert_eq!(judge(status, asked), refused(status), "{status}");
         }
         for status in [429, 503] {
             assert_eq!(judge(status, asked), retry(status, asked), "{status}");
         }
-        for status in [301, 302, 307, 308, 304, 408, 425, 500, 502, 504, 599] {
+        for status in [301, 302, 307, 308, 304, 401, 403, 404, 405, 407, 408, 425, 500, 502, 504, 599] {
             assert_eq!(judge(status, asked), retry(status, None), "{status}");
         }
     }
