@@ -1,5 +1,5 @@
 //! The stations together, on the memory store and the test chain, in virtual time, by a
-//! seed: followers, workers, senders and upkeep of two processes that crash, on a chain
+//! seed: followers, timers, workers, groups, senders, couriers and upkeep of two processes that crash, on a chain
 //! that reorgs, through wires that lose answers.
 //!
 //! Safety: at no moment does the chain hold two answers to one request, or one to a request
@@ -17,20 +17,26 @@ use std::time::{Duration, Instant};
 
 use roundtrip::clock::{Clock, SystemClock, TokioClock};
 use roundtrip::inbox::Standing;
-use roundtrip::listener::{Follower, FollowerOptions, FollowerStats};
+use roundtrip::listener::{CatchUp, Every, Follower, FollowerOptions, FollowerStats, Source, Tick, request_with_id};
+use roundtrip::outbox::{CallSink, Courier, CourierOptions, SinkError};
 use roundtrip::sender::{LaneStatus, Patience, Sender, SenderOptions};
 use roundtrip::station::{Shutdown, StationError};
 use roundtrip::store::journal::Event;
-use roundtrip::store::op::{Define, LaneOrder, NewRequest, Order};
+use roundtrip::store::op::{Define, Gather, GroupPlan, LaneOrder, NewRequest, Order};
 use roundtrip::store::policy::{Backoff, Gate, Horizon, RoutePolicy};
+use roundtrip::store::query::ReadyDelivery;
 use roundtrip::store::{MemoryStore, Options, ReadExt, Store, StoreExt};
 use roundtrip::testkit::bench::START;
 use roundtrip::testkit::chain::TestChain;
 use roundtrip::testkit::flaky::{Flaky, Weather};
-use roundtrip::testkit::samples::{destination, lane_named, occurrence, origin, request, route};
+use roundtrip::testkit::samples::{
+    destination, group_named, id, lane_named, occurrence, origin, other_destination, request, route, route_named,
+};
 use roundtrip::upkeep::{Upkeep, UpkeepOptions};
-use roundtrip::words::{HolderName, ListenerName, Payload, RequestId, WorkerName};
-use roundtrip::worker::{Failure, Handled, Job, Worker, WorkerOptions, raw_handler_fn};
+use roundtrip::words::{HolderName, ItemId, ListenerName, Payload, RequestId, UnixMs, WorkerName};
+use roundtrip::worker::{
+    Done, Failure, Handled, Job, RawHandler, Typed, Worker, WorkerOptions, handler_fn, raw_handler_fn,
+};
 use tokio::task::JoinSet;
 
 /// Seeds that failed once.
@@ -38,6 +44,19 @@ const KEPT: [u64; 0] = [];
 /// How many seeds a plain run takes.
 const SEEDS: u64 = 200;
 const BLOCK: Duration = Duration::from_secs(2);
+
+const PERIOD: Duration = Duration::from_secs(10);
+
+type Stations = JoinSet<Result<(), StationError>>;
+
+fn timer() -> ListenerName {
+    ListenerName::new("timer").unwrap()
+}
+
+/// The request that refers to the three ticks around this one.
+fn three(number: u64) -> RequestId {
+    RequestId::of(&[b"three", &(number / 3).to_le_bytes()])
+}
 
 /// What the judge counts: paths that must be reached by some seed, or a run proves little.
 #[derive(Debug, Default)]
@@ -98,6 +117,8 @@ struct World {
     events: BTreeSet<u64>,
     /// Requests that had events.
     requests: u64,
+    /// How often each answer was delivered to the hook.
+    hooked: Arc<Mutex<BTreeMap<RequestId, u64>>>,
     reached: Reached,
     starts: u64,
 }
@@ -139,7 +160,13 @@ impl World {
             crashes_max: u16::MAX,
             ..RoutePolicy::default()
         };
-        store.apply_one(Define { route: route(), policy }).await.unwrap();
+        let to_hook =
+            RoutePolicy { destination: Some(other_destination()), horizon: Horizon::Forever, ..policy.clone() };
+        for (route, policy) in
+            [(route(), policy), (route_named("ticks"), to_hook.clone()), (route_named("threes"), to_hook)]
+        {
+            assert!(store.apply_one(Define { route, policy }).await.unwrap().holds());
+        }
         let chain = TestChain::with_events(event_request);
         World {
             seed,
@@ -149,13 +176,74 @@ impl World {
             clock,
             events: BTreeSet::new(),
             requests: 0,
+            hooked: Arc::default(),
             reached: Reached::default(),
             starts: 0,
         }
     }
 
+    /// A timer, whose ticks are gathered by threes; each tick and each three goes to the hook.
+    fn start_timer(&self, process: u64, store: &Arc<dyn Store>, holder: &HolderName, shutdown: &Shutdown) -> Stations {
+        let seed = self.seed ^ (self.starts << 32);
+        let tick = |tick: Tick| request_with_id(&route_named("ticks"), id(0), Payload::json(tick.number.to_string()));
+        let every = Every::new(timer(), PERIOD, tick).catch_up(CatchUp::All);
+        let weather = self.weather.clone();
+        let gather = handler_fn(move |number: u64, job: Job| {
+            let lucky = !weather.once_in(10);
+            async move {
+                let plan = GroupPlan {
+                    seal_at_items: Some(3),
+                    seal_at: None,
+                    request: request_with_id(&route_named("threes"), three(number), Payload::json("3")),
+                };
+                let item = Gather {
+                    group: group_named(&format!("three-{}", number / 3)),
+                    item: ItemId::of(&[job.id().as_bytes()]),
+                    payload: Payload::json(number.to_string()),
+                    plan: Some(Box::new(plan)),
+                };
+                if lucky { Ok(Done::new(number).gather(item)) } else { Err(Failure::retry("not this time")) }
+            }
+        });
+        let echo = handler_fn(|number: u64, _job| async move { Ok(number) });
+        let worker = |name: &str, handler: Arc<dyn RawHandler>| Worker {
+            store: store.clone(),
+            clock: self.clock.clone(),
+            seed,
+            name: WorkerName::new(&format!("{name}-{process}")).unwrap(),
+            route: route_named(name),
+            handler,
+            options: WorkerOptions::default(),
+        };
+        let (hooked, weather) = (self.hooked.clone(), self.weather.clone());
+        let sink = CallSink::new(move |delivery: ReadyDelivery| {
+            let (hooked, weather) = (hooked.clone(), weather.clone());
+            async move {
+                if weather.once_in(10) {
+                    return Err(SinkError::retry("not there"));
+                }
+                *hooked.lock().unwrap().entry(delivery.id).or_default() += 1;
+                if weather.once_in(10) { Err(SinkError::retry("the answer was lost")) } else { Ok(()) }
+            }
+        });
+        let courier = Courier {
+            store: store.clone(),
+            seed,
+            holder: holder.clone(),
+            destination: other_destination(),
+            sink: Arc::new(sink),
+            options: CourierOptions { seat_ms: 8_000, ..CourierOptions::default() },
+        };
+        let mut stations = JoinSet::new();
+        stations.spawn(every.run(store.clone(), self.clock.clone(), shutdown.clone()));
+        stations.spawn(worker("ticks", Arc::new(Typed(gather))).run(shutdown.clone()));
+        stations.spawn(worker("threes", Arc::new(Typed(echo))).run(shutdown.clone()));
+        stations.spawn(courier.run(shutdown.clone()));
+        stations
+    }
+
     /// The stations of one process.
-    fn start(&mut self, process: u64, shutdown: &Shutdown) -> JoinSet<Result<(), StationError>> {
+    fn start(&mut self, process: u64, shutdown: &Shutdown) -> Stations {
         self.starts += 1;
         let seed = self.seed ^ (self.starts << 32);
         let store: Arc<dyn Store> = Arc::new(Flaky::new(self.store.clone(), &self.weather));
@@ -210,7 +298,7 @@ impl World {
         let floors = Arc::new(Vec::new);
         let options = UpkeepOptions { seat_ms: 8_000, ..UpkeepOptions::default() };
         let upkeep = Upkeep { store, seed, holder, floors, options };
-        let mut stations = JoinSet::new();
+        let mut stations = self.start_timer(process, &upkeep.store, &upkeep.holder, shutdown);
         stations.spawn(follower.run(shutdown.clone()));
         stations.spawn(worker.run(shutdown.clone()));
         stations.spawn(sender.run(shutdown.clone()));
@@ -306,9 +394,24 @@ impl World {
     async fn judge_liveness(&self) {
         let answers = self.chain.answers();
         let lost: Vec<_> = self.wanted().into_iter().filter(|id| !answers.contains_key(id)).collect();
-        let left = self.store.counts().await.unwrap();
+        let mut left = self.store.counts().await.unwrap();
+        // The timer goes on.
+        left.retain(|count| count.route == route());
         assert!(lost.is_empty() && left.is_empty(), "seed {}: lost {lost:?}, left {left:?}", self.seed);
         assert_eq!(self.chain.gaps(), [], "seed {}", self.seed);
+        self.judge_timer();
+    }
+
+    /// Every tick that is a while ago, and every three of them, reached the hook.
+    fn judge_timer(&self) {
+        let tick_at = |time: UnixMs| time.0 / u64::try_from(PERIOD.as_millis()).unwrap();
+        let (first, last) = (tick_at(START) + 6, tick_at(self.clock.now()) - 12);
+        let hooked = self.hooked.lock().unwrap();
+        let missed: Vec<u64> =
+            (first..last).filter(|n| !hooked.contains_key(&Every::id(&timer(), PERIOD, *n))).collect();
+        let whole = (first..last).filter(|n| n % 3 == 0 && n + 2 < last);
+        let unsealed: Vec<u64> = whole.filter(|n| !hooked.contains_key(&three(*n))).collect();
+        assert!(missed.is_empty() && unsealed.is_empty(), "seed {}: {missed:?} {unsealed:?}", self.seed);
     }
 
     /// What the run was, for comparison with another one.
