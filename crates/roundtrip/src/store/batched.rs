@@ -7,7 +7,8 @@
 
 use std::sync::Arc;
 
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Mutex, mpsc, oneshot};
+use tokio::task::JoinHandle;
 
 use super::op::{Op, Outcome};
 use super::query::{Query, Reply};
@@ -36,11 +37,12 @@ impl Default for BatchLimits {
 pub struct Batched<S> {
     inner: Arc<S>,
     calls: mpsc::Sender<Message>,
+    task: Arc<Mutex<Option<JoinHandle<()>>>>,
 }
 
 impl<S> Clone for Batched<S> {
     fn clone(&self) -> Self {
-        Batched { inner: self.inner.clone(), calls: self.calls.clone() }
+        Batched { inner: self.inner.clone(), calls: self.calls.clone(), task: self.task.clone() }
     }
 }
 
@@ -69,8 +71,30 @@ impl<S: Store> Batched<S> {
     pub fn with_limits(inner: S, limits: BatchLimits) -> Batched<S> {
         let inner = Arc::new(inner);
         let (calls, waiting) = mpsc::channel(WAITING_MAX);
-        tokio::spawn(commit_all(inner.clone(), waiting, limits));
-        Batched { inner, calls }
+        let task = tokio::spawn(commit_all(inner.clone(), waiting, limits));
+        Batched { inner, calls, task: Arc::new(Mutex::new(Some(task))) }
+    }
+
+    /// Why a call got no answer: the commits were closed, or their task panicked, which must
+    /// not pass for something that a retry would mend.
+    async fn why_gone(&self, otherwise: StoreError) -> StoreError {
+        let mut task = self.task.lock().await;
+        match task.as_mut() {
+            Some(running) if self.calls.is_closed() => match running.await {
+                Err(error) if error.is_panic() => {
+                    let panic = StoreError::Damaged(format!("the task that commits panicked: {error}"));
+                    tracing::error!(error = %panic, "the store stopped");
+                    // Asked again, a task that ended has no more to say.
+                    *task = Some(tokio::spawn(async move { std::panic::resume_unwind(error.into_panic()) }));
+                    panic
+                }
+                _ => {
+                    *task = None;
+                    otherwise
+                }
+            },
+            _ => otherwise,
+        }
     }
 
     /// The store behind.
@@ -162,8 +186,13 @@ impl<S: Store> Store for Batched<S> {
             let bytes = check_batch(&batch)?;
             let (answer, answered) = oneshot::channel();
             let call = Call { ops: batch, bytes, answer };
-            self.calls.send(Message::Call(call)).await.map_err(|_closed| StoreError::Closed)?;
-            answered.await.map_err(|_lost| StoreError::Unknown)?
+            if self.calls.send(Message::Call(call)).await.is_err() {
+                return Err(self.why_gone(StoreError::Closed).await);
+            }
+            match answered.await {
+                Ok(answer) => answer,
+                Err(_lost) => Err(self.why_gone(StoreError::Unknown).await),
+            }
         })
     }
 

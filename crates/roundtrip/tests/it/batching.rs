@@ -5,8 +5,9 @@ use std::task::{Context, Waker};
 
 use roundtrip::clock::{Clock, ManualClock};
 use roundtrip::store::op::{Admit, Define, Effect, Invalid, NewRequest, Op, Outcome};
+use roundtrip::store::query::{Query, Reply};
 use roundtrip::store::{
-    BatchLimits, Batched, Glimpse, MemoryStore, Options, ReadExt, SqliteStore, Store, StoreError, StoreExt,
+    BatchLimits, Batched, Changes, Glimpse, MemoryStore, Options, ReadExt, SqliteStore, Store, StoreError, StoreExt,
     StoreFuture, Topic,
 };
 use roundtrip::testkit::bench::START;
@@ -244,4 +245,32 @@ async fn the_embedded_store_takes_all_that_queued_up_into_one_commit() {
     let commits = commits.lock().unwrap().clone();
     assert_eq!(commits.iter().sum::<usize>(), 101);
     assert!(commits.len() <= 4, "the define, at most one call before the bar, and the rest: {commits:?}");
+}
+
+/// A store that panics.
+struct Panicking;
+
+impl Store for Panicking {
+    fn apply(&self, _batch: Vec<Op>) -> StoreFuture<'_, Vec<Outcome>> {
+        // Without the hook that would print it.
+        Box::pin(async { std::panic::resume_unwind(Box::new("a store that panics")) })
+    }
+
+    fn read(&self, _query: Query) -> StoreFuture<'_, Reply> {
+        Box::pin(std::future::pending())
+    }
+
+    fn changes(&self, _topic: Topic) -> Changes {
+        unreachable!("nobody follows it")
+    }
+}
+
+#[tokio::test]
+async fn a_panic_behind_the_line_is_told_to_every_caller() {
+    let store = Batched::new(Panicking);
+    for _ in 0..3 {
+        let error = store.apply(vec![admit(1)]).await.unwrap_err();
+        assert!(matches!(&error, StoreError::Damaged(why) if why.contains("panicked")), "{error}");
+        assert!(!error.is_retryable());
+    }
 }
