@@ -25,7 +25,7 @@ mod weight {
 
 const SCHEMA: &str = "
     PRAGMA page_size = 8192; PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL;
-    PRAGMA wal_autocheckpoint = 4096; PRAGMA cache_size = -16384;
+    PRAGMA wal_autocheckpoint = 8192; PRAGMA cache_size = -16384;
     CREATE TABLE request (seq INTEGER PRIMARY KEY, id BLOB, route INTEGER, at INTEGER, head BLOB, encoding INTEGER, trace TEXT, body BLOB) STRICT;
     CREATE TABLE mark (seq INTEGER PRIMARY KEY, row BLOB) STRICT;
     CREATE TABLE answer (seq INTEGER PRIMARY KEY, head BLOB, encoding INTEGER, response BLOB) STRICT;

@@ -8,7 +8,6 @@
 use std::time::Duration;
 
 use crate::store::op::{Op, Outcome};
-use crate::store::query::{Query, Reply};
 use crate::store::{Store, StoreError};
 
 const FIRST_WAIT: Duration = Duration::from_millis(10);
@@ -35,10 +34,13 @@ pub(crate) async fn apply_one(store: &dyn Store, op: impl Into<Op>) -> Result<Ou
 }
 
 /// Reads until the store answers.
-pub(crate) async fn read(store: &dyn Store, query: Query) -> Result<Reply, StoreError> {
+pub(crate) async fn read<T, F>(ask: impl Fn() -> F) -> Result<T, StoreError>
+where
+    F: Future<Output = Result<T, StoreError>>,
+{
     let mut tries = 0;
     loop {
-        match store.read(query.clone()).await {
+        match ask().await {
             Err(error) if error.is_retryable() => wait(&error, tries).await,
             answered => return answered,
         }

@@ -96,7 +96,7 @@ struct Surroundings {
 }
 
 impl Surroundings {
-    /// Who works and holds seats: another with every start.
+    /// Who works and holds seats: another with every start, unless the seed was given.
     fn holder(&self) -> Result<HolderName, ParseError> {
         HolderName::new(&format!("{}-{:016x}", self.name, self.seed))
     }

@@ -13,8 +13,7 @@ use crate::listener::{Cursor, Source};
 use crate::persist;
 use crate::station::{Shutdown, StationError};
 use crate::store::op::{Admit, CursorMove, Effect, NewRequest, Outcome, Stale};
-use crate::store::query::{Query, Reply};
-use crate::store::{Store, StoreError};
+use crate::store::{ReadExt, Store};
 use crate::words::{Height, ListenerName, OccurrenceId, Position, RequestId, UnixMs};
 
 /// Most ticks in one commit.
@@ -127,10 +126,7 @@ fn decide(last: Option<u64>, newest: u64, catch_up: CatchUp) -> Step {
 
 impl Source for Every {
     async fn run(self, store: Arc<dyn Store>, clock: Arc<dyn Clock>, shutdown: Shutdown) -> Result<(), StationError> {
-        let mut cursor = match persist::read(&*store, Query::Cursor(self.name.clone())).await? {
-            Reply::Cursor(cursor) => cursor,
-            _ => return Err(StoreError::Damaged("a store answered another read".into()).into()),
-        };
+        let mut cursor = persist::read(|| store.cursor(self.name.clone())).await?;
         loop {
             let wait = self.run_once(&*store, clock.now(), &mut cursor).await?;
             tokio::select! {

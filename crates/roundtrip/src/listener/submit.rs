@@ -8,8 +8,8 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::persist;
 use crate::store::op::{Admission, Admit, Effect, Full, Invalid, NewRequest, Outcome, Stale};
-use crate::store::query::{Bodies, Found, Phase, Query, ReceiptView, Reply, RequestView};
-use crate::store::{Store, StoreError, Topic};
+use crate::store::query::{Bodies, Found, Phase, ReceiptView, RequestView};
+use crate::store::{ReadExt, Store, StoreError, Topic};
 use crate::words::{ErrorNote, Payload, RequestId, RouteName};
 
 /// How often a request that is waited for is looked at, at most.
@@ -125,10 +125,7 @@ impl Submitter {
         let mut changes = self.store.changes(Topic::Journal);
         loop {
             let looked = Instant::now();
-            let found = match persist::read(&*self.store, Query::Get(id)).await? {
-                Reply::Get(found) => found,
-                _ => return Err(StoreError::Damaged("a store answered another read".into())),
-            };
+            let found = persist::read(|| self.store.get(id)).await?;
             match found.map(|found| ending(found, until)) {
                 None => return Ok(None),
                 Some(Some(ending)) => return Ok(Some(ending)),

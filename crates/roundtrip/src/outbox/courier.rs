@@ -24,8 +24,8 @@ use super::targets::{Backoff, Targets};
 use crate::persist;
 use crate::station::{Shutdown, StationError, bounded};
 use crate::store::op::{Effect, Invalid, Lead, Op, Outcome, Publish, PublishResult, Seat, Stale};
-use crate::store::query::{Query, ReadyDelivery, Reply};
-use crate::store::{Changes, Store, StoreError, StoreExt, Topic};
+use crate::store::query::ReadyDelivery;
+use crate::store::{Changes, ReadExt, Store, StoreExt, Topic};
 use crate::words::{BATCH_OPS_MAX, Destination, ErrorClass, ErrorNote, HolderName, Seq, Token};
 
 /// How many deliveries one look at the store brings.
@@ -162,7 +162,7 @@ impl Shift {
     }
 
     async fn work(&mut self) -> Result<(), StationError> {
-        let mut hints = Some(self.courier.store.changes(Topic::Outbox(self.courier.destination.clone())));
+        let mut hints = self.courier.store.changes(Topic::Outbox(self.courier.destination.clone()));
         loop {
             self.run_once().await?;
             if self.seat.is_none() {
@@ -189,12 +189,12 @@ impl Shift {
 
     /// Waits for whatever happens first: a delivery ends, a hint, a rest is over, or it is time
     /// to look or to keep the seat.
-    async fn wait(&mut self, hints: &mut Option<Changes>) -> Result<(), StationError> {
+    async fn wait(&mut self, hints: &mut Changes) -> Result<(), StationError> {
         let wake = self.next_wake();
         tokio::select! {
             biased;
             Some(ended) = self.running.join_next() => self.took(ended),
-            () = hint(hints) => {
+            () = hints.hinted() => {
                 self.hinted = true;
                 Ok(())
             }
@@ -297,11 +297,8 @@ impl Shift {
     }
 
     async fn ready(&self, after: Option<Seq>, limit: usize) -> Result<Vec<ReadyDelivery>, StationError> {
-        let query = Query::Ready { destination: self.courier.destination.clone(), after, limit };
-        match persist::read(&*self.courier.store, query).await? {
-            Reply::Ready(ready) => Ok(ready),
-            _ => Err(StoreError::Damaged("a store answered another read".into()).into()),
-        }
+        let Courier { store, destination, .. } = &self.courier;
+        Ok(persist::read(|| store.ready_after(destination.clone(), after, limit)).await?)
     }
 
     /// Starts what may start. Each delivery is as the store has it now: it may have been
@@ -449,14 +446,5 @@ impl Shift {
             self.took(ended)?;
         }
         Ok(())
-    }
-}
-
-/// Waits for a hint; for ever, once the store gives none.
-async fn hint(changes: &mut Option<Changes>) {
-    let Some(followed) = changes else { return std::future::pending().await };
-    if !followed.changed().await {
-        *changes = None;
-        std::future::pending().await
     }
 }

@@ -27,8 +27,8 @@ use crate::station::{Shutdown, StationError};
 use crate::store::op::{
     Assign, Attempt, Effect, Invalid, LaneOrder, Lead, NewParcel, Op, Order, Outcome, Reject, Seat, Settle, Stale,
 };
-use crate::store::query::{LaneView, ListFilter, ParcelView, Query, ReadyDelivery, Reply};
-use crate::store::{Store, StoreError, Topic};
+use crate::store::query::{LaneView, ListFilter, ParcelView, ReadyDelivery};
+use crate::store::{ReadExt, Store, Topic};
 use crate::words::{
     ASSIGN_MAX, Destination, ErrorClass, ErrorNote, HolderName, LaneName, Nonce, PAGE_MAX, PARCEL_MAX, Seq, Token,
     UnixMs,
@@ -140,7 +140,7 @@ impl Sender {
             self.run_once(lanes).await?;
             tokio::select! {
                 biased;
-                true = ready.changed() => {}
+                () = ready.hinted() => {}
                 () = tokio::time::sleep(self.options.poll) => {}
             }
         }
@@ -227,10 +227,7 @@ impl Sender {
     }
 
     async fn view(&self, lane: &LaneName) -> Result<Option<LaneView>, StationError> {
-        match persist::read(&*self.store, Query::Lane(lane.clone())).await? {
-            Reply::Lane(view) => Ok(view),
-            _ => Err(other_read()),
-        }
+        Ok(persist::read(|| self.store.lane(lane.clone())).await?)
     }
 
     /// Records what the outside shows; `false` if somebody else has the seat.
@@ -373,27 +370,20 @@ impl Sender {
     /// The oldest request for this destination that has no answer to send yet. Asked for
     /// before what is ready: an answer that comes in between is then in its place there.
     async fn oldest_open(&self) -> Result<Option<Seq>, StationError> {
-        let Reply::Routes(routes) = persist::read(&*self.store, Query::Routes).await? else { return Err(other_read()) };
+        let routes = persist::read(|| self.store.routes()).await?;
         let ours = routes.into_iter().filter(|route| route.policy.destination.as_ref() == Some(&self.destination));
         let mut oldest: Option<Seq> = None;
         for route in ours {
             let states = vec![StateKind::Held, StateKind::Queued, StateKind::Leased, StateKind::Waiting];
             let filter = ListFilter { route: Some(route.name), states, limit: 1, ..ListFilter::default() };
-            let Reply::List(page) = persist::read(&*self.store, Query::List(filter)).await? else {
-                return Err(other_read());
-            };
+            let page = persist::read(|| self.store.list(filter.clone())).await?;
             oldest = oldest.into_iter().chain(page.requests.first().map(|request| request.seq)).min();
         }
         Ok(oldest)
     }
 
     async fn ready(&self, limit: usize) -> Result<Vec<ReadyDelivery>, StationError> {
-        match persist::read(&*self.store, Query::Ready { destination: self.destination.clone(), after: None, limit })
-            .await?
-        {
-            Reply::Ready(ready) => Ok(ready),
-            _ => Err(other_read()),
-        }
+        Ok(persist::read(|| self.store.ready(self.destination.clone(), limit)).await?)
     }
 
     /// Signs, stores and only then sends these answers on a lane.
@@ -490,10 +480,6 @@ impl Sender {
             tracing::warn!("the seats of lanes were not given up: they run out by themselves");
         }
     }
-}
-
-fn other_read() -> StationError {
-    StoreError::Damaged("a store answered another read".into()).into()
 }
 
 fn refused(what: &str, outcome: &Outcome) -> StationError {

@@ -37,12 +37,18 @@ impl Default for BatchLimits {
 pub struct Batched<S> {
     inner: Arc<S>,
     calls: mpsc::Sender<Message>,
-    task: Arc<Mutex<Option<JoinHandle<()>>>>,
+    commits: Arc<Mutex<Commits>>,
+}
+
+/// The task that commits, or why it ended.
+enum Commits {
+    Running(JoinHandle<()>),
+    Ended(StoreError),
 }
 
 impl<S> Clone for Batched<S> {
     fn clone(&self) -> Self {
-        Batched { inner: self.inner.clone(), calls: self.calls.clone(), task: self.task.clone() }
+        Batched { inner: self.inner.clone(), calls: self.calls.clone(), commits: self.commits.clone() }
     }
 }
 
@@ -72,29 +78,27 @@ impl<S: Store> Batched<S> {
         let inner = Arc::new(inner);
         let (calls, waiting) = mpsc::channel(WAITING_MAX);
         let task = tokio::spawn(commit_all(inner.clone(), waiting, limits));
-        Batched { inner, calls, task: Arc::new(Mutex::new(Some(task))) }
+        Batched { inner, calls, commits: Arc::new(Mutex::new(Commits::Running(task))) }
     }
 
     /// Why a call got no answer: the commits were closed, or their task panicked, which must
     /// not pass for something that a retry would mend.
-    async fn why_gone(&self, otherwise: StoreError) -> StoreError {
-        let mut task = self.task.lock().await;
-        match task.as_mut() {
-            Some(running) if self.calls.is_closed() => match running.await {
-                Err(error) if error.is_panic() => {
-                    let panic = StoreError::Damaged(format!("the task that commits panicked: {error}"));
-                    tracing::error!(error = %panic, "the store stopped");
-                    // Asked again, a task that ended has no more to say.
-                    *task = Some(tokio::spawn(async move { std::panic::resume_unwind(error.into_panic()) }));
-                    panic
-                }
-                _ => {
-                    *task = None;
-                    otherwise
-                }
-            },
-            _ => otherwise,
+    async fn why_gone(&self) -> StoreError {
+        if !self.calls.is_closed() {
+            return StoreError::Unknown;
         }
+        let mut commits = self.commits.lock().await;
+        let ended = match &mut *commits {
+            Commits::Ended(error) => return error.clone(),
+            Commits::Running(task) => task.await,
+        };
+        let error = match ended {
+            Err(error) if error.is_panic() => StoreError::Damaged(format!("the task that commits panicked: {error}")),
+            _ => StoreError::Closed,
+        };
+        tracing::debug!(%error, "the commits have ended");
+        *commits = Commits::Ended(error.clone());
+        error
     }
 
     /// The store behind.
@@ -187,11 +191,11 @@ impl<S: Store> Store for Batched<S> {
             let (answer, answered) = oneshot::channel();
             let call = Call { ops: batch, bytes, answer };
             if self.calls.send(Message::Call(call)).await.is_err() {
-                return Err(self.why_gone(StoreError::Closed).await);
+                return Err(self.why_gone().await);
             }
             match answered.await {
                 Ok(answer) => answer,
-                Err(_lost) => Err(self.why_gone(StoreError::Unknown).await),
+                Err(_lost) => Err(self.why_gone().await),
             }
         })
     }

@@ -199,6 +199,15 @@ impl Changes {
     }
 }
 
+impl Changes {
+    /// Waits for the next hint; for ever, once the store is gone: whoever waits polls besides.
+    pub async fn hinted(&mut self) {
+        if !self.changed().await {
+            std::future::pending().await
+        }
+    }
+}
+
 /// Where hints are handed out; a topic that nobody follows costs nothing.
 #[derive(Debug, Default)]
 pub(crate) struct Hints(Mutex<HashMap<Topic, Arc<Signal>>>);

@@ -19,8 +19,7 @@ use crate::clock::Clock;
 use crate::persist;
 use crate::station::{Shutdown, StationError, bounded};
 use crate::store::op::{Effect, Extend, Grant, Invalid, Lease, Op, Outcome};
-use crate::store::query::{Query, Reply};
-use crate::store::{Changes, Store, StoreError, Topic};
+use crate::store::{Changes, ReadExt, Store, StoreError, Topic};
 use crate::words::{HOLD_MS_MAX, LEASE_MAX, Payload, RouteName, Token, WorkerName};
 
 /// How often running jobs are looked after at most, however much is amended.
@@ -83,8 +82,8 @@ impl Worker {
     pub async fn run(self, shutdown: Shutdown) -> Result<(), StationError> {
         let lease_ms = self.lease_ms().await?;
         let mut hints = Hints {
-            queued: Some(self.store.changes(Topic::Inbox(self.route.clone()))),
-            amended: Some(self.store.changes(Topic::Amendments)),
+            queued: self.store.changes(Topic::Inbox(self.route.clone())),
+            amended: self.store.changes(Topic::Amendments),
         };
         let mut shift = Shift::new(self, lease_ms);
         while !shift.is_over() {
@@ -96,10 +95,7 @@ impl Worker {
     }
 
     async fn lease_ms(&self) -> Result<u64, StationError> {
-        let routes = match persist::read(&*self.store, Query::Routes).await? {
-            Reply::Routes(routes) => routes,
-            _ => return Err(StoreError::Damaged("a store answered another read".into()).into()),
-        };
+        let routes = persist::read(|| self.store.routes()).await?;
         let route = routes.into_iter().find(|route| route.name == self.route);
         let route = route.ok_or_else(|| unknown_route(&self.route))?;
         Ok(self.options.lease_ms.unwrap_or(route.policy.lease_ms).clamp(1, HOLD_MS_MAX))
@@ -112,19 +108,8 @@ fn unknown_route(route: &RouteName) -> StationError {
 
 /// What wakes the worker before it would look by itself.
 struct Hints {
-    queued: Option<Changes>,
-    amended: Option<Changes>,
-}
-
-/// Waits for a hint; for ever, once the store gives none.
-async fn hint(changes: &mut Option<Changes>) {
-    if let Some(following) = changes {
-        if following.changed().await {
-            return;
-        }
-        *changes = None;
-    }
-    std::future::pending().await
+    queued: Changes,
+    amended: Changes,
 }
 
 type Outcomes = Result<Vec<Outcome>, StoreError>;
@@ -319,8 +304,8 @@ impl Shift {
             outcomes = outcome_of(&mut self.leasing) => Event::Leased(outcomes),
             outcomes = outcome_of(&mut self.extending) => Event::Extended(outcomes),
             () = time_of(self.heartbeat_at), if self.extended.is_empty() => Event::HeartbeatDue,
-            () = hint(&mut hints.amended) => Event::Amended,
-            () = hint(&mut hints.queued), if looks => Event::WorkHinted,
+            () = hints.amended.hinted() => Event::Amended,
+            () = hints.queued.hinted(), if looks => Event::WorkHinted,
             () = sleep_until(self.look_at), if looks => Event::WorkHinted,
             () = time_of(self.offer_at) => Event::OfferDue,
         }

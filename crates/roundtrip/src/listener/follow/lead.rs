@@ -8,16 +8,17 @@ use std::time::Duration;
 use super::decide::{self, Unsettled, Unsettleds};
 use super::intake::height_of;
 use super::window::Window;
-use super::{Follower, Halt, Known, another_read, broken, rolled_back};
+use super::{Follower, Halt, Known, broken, rolled_back};
 use crate::inbox::Standing;
 use crate::listener::Cursor;
 use crate::persist;
 use crate::station::StationError;
+use crate::store::ReadExt;
 use crate::store::op::{
     Admission, Admit, Amend, Amendment, CursorMove, Effect, Lead, NewRequest, Op, Outcome, Seat, Stale,
 };
 use crate::store::policy::OnDuplicate;
-use crate::store::query::{Found, ListFilter, Page, Query, Reply, RequestView};
+use crate::store::query::{Found, ListFilter, Page, RequestView};
 use crate::words::{
     Height, ListenerName, OccurrenceId, OriginName, PAGE_MAX, Payload, Place, RequestId, RouteName, Token, UnixMs,
 };
@@ -280,21 +281,14 @@ impl Follower {
     }
 
     async fn page(&self, filter: ListFilter) -> Result<Page, Halt> {
-        match persist::read(&*self.store, Query::List(filter)).await? {
-            Reply::List(page) => Ok(page),
-            _ => Err(another_read().into()),
-        }
+        Ok(persist::read(|| self.store.list(filter.clone())).await?)
     }
 
     /// Whether a route's requests wait behind others only because their content differs.
     async fn line_is_content(&self, route: &RouteName) -> Result<bool, Halt> {
-        match persist::read(&*self.store, Query::Routes).await? {
-            Reply::Routes(routes) => {
-                let view = routes.iter().find(|view| view.name == *route);
-                Ok(view.is_some_and(|view| view.policy.on_duplicate != OnDuplicate::NewGeneration))
-            }
-            _ => Err(another_read().into()),
-        }
+        let routes = persist::read(|| self.store.routes()).await?;
+        let view = routes.iter().find(|view| view.name == *route);
+        Ok(view.is_some_and(|view| view.policy.on_duplicate != OnDuplicate::NewGeneration))
     }
 
     /// Tells the store what became of what is not final there. `level` says whether all
@@ -372,10 +366,9 @@ impl Follower {
     }
 
     async fn live(&self, id: RequestId) -> Result<Option<RequestView>, Halt> {
-        match persist::read(&*self.store, Query::Get(id)).await? {
-            Reply::Get(Some(Found::Live(view, _))) => Ok(Some(*view)),
-            Reply::Get(_) => Ok(None),
-            _ => Err(another_read().into()),
+        match persist::read(|| self.store.get(id)).await? {
+            Some(Found::Live(view, _)) => Ok(Some(*view)),
+            _ => Ok(None),
         }
     }
 

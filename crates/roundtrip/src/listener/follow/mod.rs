@@ -41,8 +41,7 @@ use super::Cursor;
 use crate::clock::Clock;
 use crate::persist;
 use crate::station::{Shutdown, StationError};
-use crate::store::query::{Query, Reply};
-use crate::store::{Store, StoreError};
+use crate::store::{ReadExt, Store, StoreError};
 use crate::words::{ADMIT_MAX, Height, HolderName, ListenerName, OriginName, Position, RouteName};
 
 /// How many times in a row the wait for a silent source doubles.
@@ -391,13 +390,6 @@ impl Follower {
     }
 
     async fn cursor(&self, listener: &ListenerName) -> Result<Option<Cursor>, StoreError> {
-        match persist::read(&*self.store, Query::Cursor(listener.clone())).await? {
-            Reply::Cursor(cursor) => Ok(cursor),
-            _ => Err(another_read()),
-        }
+        persist::read(|| self.store.cursor(listener.clone())).await
     }
-}
-
-fn another_read() -> StoreError {
-    StoreError::Damaged("a store answered another read".into())
 }

@@ -26,8 +26,7 @@ impl Segment {
     }
 
     fn block_id(&self, at: usize) -> i64 {
-        // A segment's length always fits: each block of it has a rowid.
-        self.first_block + i64::try_from(at).unwrap_or(i64::MAX)
+        self.first_block + (at as u64).cast_signed()
     }
 
     /// Looks for a key that is not before the segment's first.
