@@ -1,0 +1,3 @@
+//! What the tests, the demo and the bench run on.
+
+pub mod board;
