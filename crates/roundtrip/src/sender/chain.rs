@@ -11,6 +11,9 @@ use crate::words::{AttemptHash, ErrorNote, LaneName, Nonce, Position};
 /// A future that a chain hands out.
 pub type ChainFuture<'a, T, E = Unreachable> = Pin<Box<dyn Future<Output = Result<T, E>> + Send + 'a>>;
 
+/// How the outside received each of several attempts, in their order.
+pub type Broadcast<'a> = Pin<Box<dyn Future<Output = Vec<Result<Reception, Unreachable>>> + Send + 'a>>;
+
 /// No answer that could be relied on: what was asked for may or may not have happened.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the chain gave no answer: {0}")]
@@ -24,7 +27,8 @@ pub trait Chain: Send + Sync + 'static {
     /// its attempts in [`Sighting::mined`] counts as used by somebody else.
     fn look<'a>(&'a self, lane: &'a LaneName, parcels: &'a [ParcelView]) -> ChainFuture<'a, Sighting>;
 
-    /// Signs what a slot is to carry. Nothing is sent: the bytes are stored first.
+    /// Signs what a slot is to carry. Nothing is sent: the bytes are stored first. Several
+    /// slots of a lane may be signed at once.
     fn sign<'a>(
         &'a self,
         lane: &'a LaneName,
@@ -32,8 +36,10 @@ pub trait Chain: Send + Sync + 'static {
         cargo: Cargo<'a>,
     ) -> ChainFuture<'a, SignedAttempt, Unsigned>;
 
-    /// Sends stored bytes. Sending the same bytes again is harmless.
-    fn broadcast<'a>(&'a self, lane: &'a LaneName, attempt: &'a SignedAttempt) -> ChainFuture<'a, Reception>;
+    /// Sends stored bytes, one result for each attempt, in order; all of them may go in
+    /// one call to the outside. A result that is missing at the end counts as
+    /// [`Unreachable`]. Sending the same bytes again is harmless.
+    fn broadcast<'a>(&'a self, lane: &'a LaneName, attempts: &'a [SignedAttempt]) -> Broadcast<'a>;
 }
 
 /// What is to be signed.
@@ -41,8 +47,12 @@ pub trait Chain: Send + Sync + 'static {
 pub enum Cargo<'a> {
     /// Answers that go out for the first time on this slot.
     Deliveries(&'a [ReadyDelivery]),
-    /// The same as these attempts carry, dearer than the last of them.
+    /// The same as the last of these attempts carries, of the same kind, and dearer than
+    /// all of them.
     Dearer(&'a [SignedAttempt]),
+    /// Nothing: bytes that only use the slot up, dearer than all of these attempts, of
+    /// which a gap has none. What is signed is of the kind `Cancel`.
+    Nothing(&'a [SignedAttempt]),
 }
 
 /// Why nothing was signed.
@@ -71,7 +81,9 @@ pub enum Reception {
     TooCheap,
     /// The lane cannot pay.
     Funds(String),
-    /// It proves that these bytes will never be taken.
+    /// It proves that these bytes will never be taken. Silence, and whatever is not surely
+    /// a proof, is [`Unreachable`] instead: a slot whose only bytes are rejected is
+    /// cancelled, and its answers wait for a person.
     Rejected(String),
 }
 

@@ -8,7 +8,10 @@
 //!                             └─▶ displaced (somebody else used the slot, at final depth)
 //! ```
 //!
-//! A slot is never skipped and never used for other cargo, so lanes have no gaps.
+//! A slot is never skipped and never used for other deliveries, so a lane has no gaps of
+//! its own making. Others make them: an outsider's transaction that was counted on may
+//! vanish. Such a slot is filled, with an answer that is ready or with nothing; and a
+//! parcel that is no longer wanted is cancelled by an attempt that only uses its slot up.
 
 pub mod chain;
 mod decide;
@@ -24,8 +27,8 @@ pub use decide::Patience;
 pub use run::{SendOrder, Sender, SenderOptions};
 
 use crate::outbox::LaneNo;
-use crate::store::op::{Judgement, Missing, Outcome, Sight, Stale};
-use crate::words::{AttemptHash, Destination, ErrorNote, LaneName, Nonce, Position, RequestId, UnixMs};
+use crate::store::op::{AfterCancel, Full, Judgement, Missing, Outcome, Sight, Stale};
+use crate::words::{AttemptHash, Destination, ErrorNote, LaneName, Nonce, Position, RequestId, UnixMs, WINDOW_MAX};
 
 /// Whether a lane takes new parcels.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -120,6 +123,8 @@ pub(crate) struct Parcel {
     pub(crate) stage: Stage,
     /// Where the journal last told of the first delivery; the others follow in order.
     pub(crate) entry: u64,
+    /// Whether somebody wants it cancelled. A wish alone: what is mined decides.
+    pub(crate) cancel: Option<AfterCancel>,
 }
 
 /// What a sight comes to.
@@ -154,11 +159,11 @@ impl Parcel {
             Sight::Final(block, judgement) => {
                 let kind = self.kind_of(block)?;
                 self.expect(expected)?;
-                return Ok(Step::End(fate(kind, judgement)));
+                return Ok(Step::End(self.fate(kind, judgement)));
             }
             Sight::Displaced => {
                 self.expect(expected)?;
-                return Ok(Step::End(Fate::Return(None)));
+                return Ok(Step::End(self.uncarried()));
             }
         };
         if let Stage::Included(block) | Stage::Confirmed(block) = &to {
@@ -175,6 +180,10 @@ impl Parcel {
         }
     }
 
+    pub(crate) fn has_attempt(&self, hash: &AttemptHash) -> bool {
+        self.attempts.iter().any(|attempt| attempt.hash == *hash)
+    }
+
     fn expect(&self, expected: ParcelStage) -> Result<(), Outcome> {
         if self.stage.kind() == expected {
             return Ok(());
@@ -186,14 +195,23 @@ impl Parcel {
         let found = self.attempts.iter().find(|attempt| attempt.hash == block.attempt);
         found.map(|attempt| attempt.kind).ok_or(Outcome::NotFound(Missing::Attempt(block.attempt)))
     }
-}
 
-fn fate(mined: AttemptKind, judgement: &Judgement) -> Fate {
-    match (mined, judgement) {
-        (AttemptKind::Cancel, _) => Fate::Return(None),
-        (AttemptKind::Carry, Judgement::Done) => Fate::Done,
-        (AttemptKind::Carry, Judgement::Again(error)) => Fate::Return(Some(error.clone())),
-        (AttemptKind::Carry, Judgement::Failed(error)) => Fate::Dead(error.clone()),
+    /// What a final attempt makes of the deliveries. One that carries them wins over every wish.
+    fn fate(&self, mined: AttemptKind, judgement: &Judgement) -> Fate {
+        match (mined, judgement) {
+            (AttemptKind::Cancel, _) => self.uncarried(),
+            (AttemptKind::Carry, Judgement::Done) => Fate::Done,
+            (AttemptKind::Carry, Judgement::Again(error)) => Fate::Return(Some(error.clone())),
+            (AttemptKind::Carry, Judgement::Failed(error)) => Fate::Dead(error.clone()),
+        }
+    }
+
+    /// What becomes of the deliveries when the slot is used up and carried none of them.
+    fn uncarried(&self) -> Fate {
+        match &self.cancel {
+            Some(AfterCancel::Dead(error)) => Fate::Dead(error.clone()),
+            Some(AfterCancel::Requeue) | None => Fate::Return(None),
+        }
     }
 }
 
@@ -204,9 +222,11 @@ pub(crate) struct Lane {
     pub(crate) name: LaneName,
     pub(crate) destination: Destination,
     pub(crate) window: u32,
-    /// The high-water mark: every slot below was used, whether or not its parcel is
-    /// still kept.
+    /// The high-water mark: every slot below was given out, or used outside, whether or
+    /// not a parcel is kept for it.
     pub(crate) next: Nonce,
+    /// Every slot below is used up at final depth: one that ended shows it of all below.
+    pub(crate) settled: Nonce,
     pub(crate) status: LaneStatus,
     pub(crate) parcels: BTreeMap<Nonce, Parcel>,
 }
@@ -215,6 +235,27 @@ impl Lane {
     /// Whether its quarantine is over; it ends by itself.
     pub(crate) fn quarantine_is_over(&self, now: UnixMs) -> bool {
         matches!(self.status, LaneStatus::Quarantined { until } if until <= now)
+    }
+
+    /// Whether nothing is known to use this slot, although later ones were given out.
+    pub(crate) fn is_gap(&self, nonce: Nonce) -> bool {
+        (self.settled..self.next).contains(&nonce) && !self.parcels.contains_key(&nonce)
+    }
+
+    /// Whether a gap may be filled now. What lies above it waits for it, so the window
+    /// alone must not keep it open; and the lowest of all always has its place.
+    pub(crate) fn takes_fill(&self, nonce: Nonce, with_nothing: bool) -> Result<(), Outcome> {
+        match &self.status {
+            LaneStatus::Active => {}
+            LaneStatus::Paused { .. } | LaneStatus::Quarantined { .. } if with_nothing => {}
+            status => return Err(Outcome::Stale(Stale::Lane(status.clone()))),
+        }
+        let lowest = self.parcels.keys().next().is_none_or(|first| nonce < *first);
+        let most = if lowest { WINDOW_MAX } else { self.window };
+        if self.parcels.len() >= 2 * most as usize {
+            return Err(Outcome::Full(Full::Window { window: self.window }));
+        }
+        Ok(())
     }
 }
 
@@ -230,7 +271,29 @@ mod tests {
     fn parcel(stage: Stage) -> Parcel {
         let attempt = |byte, kind| SignedAttempt { hash: AttemptHash([byte; 32]), kind, bytes: Bytes::new() };
         let attempts = vec![attempt(1, AttemptKind::Carry), attempt(2, AttemptKind::Cancel)];
-        Parcel { deliveries: vec![RequestId([1; 32])], attempts, stage, entry: 0 }
+        Parcel { deliveries: vec![RequestId([1; 32])], attempts, stage, entry: 0, cancel: None }
+    }
+
+    #[test]
+    fn a_wish_decides_only_when_nothing_was_carried() {
+        let note = |text| ErrorNote::new(ErrorClass::Fatal, text);
+        let dead = || AfterCancel::Dead(note("unwanted"));
+        let at = |attempt, judgement| Sight::Final(block(attempt, 5), judgement);
+        let (carry, cancel) = (1, 2);
+        let cases = [
+            (None, at(cancel, Judgement::Done), Fate::Return(None)),
+            (Some(AfterCancel::Requeue), at(cancel, Judgement::Done), Fate::Return(None)),
+            (Some(dead()), at(cancel, Judgement::Done), Fate::Dead(note("unwanted"))),
+            (Some(dead()), Sight::Displaced, Fate::Dead(note("unwanted"))),
+            (Some(AfterCancel::Requeue), Sight::Displaced, Fate::Return(None)),
+            (Some(dead()), at(carry, Judgement::Done), Fate::Done),
+            (Some(dead()), at(carry, Judgement::Again(note("no"))), Fate::Return(Some(note("no")))),
+            (Some(AfterCancel::Requeue), at(carry, Judgement::Failed(note("no"))), Fate::Dead(note("no"))),
+        ];
+        for (cancel, sight, fate) in cases {
+            let parcel = Parcel { cancel: cancel.clone(), ..parcel(Stage::Assigned) };
+            assert_eq!(parcel.see(ParcelStage::Assigned, &sight), Ok(Step::End(fate)), "{cancel:?} {sight:?}");
+        }
     }
 
     #[test]

@@ -2,40 +2,47 @@
 //! it shows, sends again what is missing there, and puts ready answers on free slots.
 //!
 //! ```text
-//!   seat ──▶ look ──▶ decide ──▶ settle ──▶ send again, dearer if stuck ──▶ assign ──▶ broadcast
-//!                                (stored)                                  (stored)
+//!   seat ──▶ look ──▶ decide ──▶ settle ──▶ send again ──▶ cancel, or dearer if stuck ──▶ fill, assign
+//!                                (stored)                  (stored, then sent)            (stored, then sent)
 //! ```
 //!
 //! Failure modes: a crash between a commit and its broadcast leaves stored bytes that no
 //! one has sent; the first round after any start sends everything again that is not mined.
-//! An outside that does not answer means "maybe sent", and is asked again. A seat that
+//! An outside that does not answer means "maybe sent", and is asked again. Bytes that the
+//! outside proves it will never take are cancelled on their slot, and their answers wait
+//! for a person. A slot that was passed over is filled when it stays empty. A seat that
 //! somebody else took ends all writing on that lane at once, by the store's refusal.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use futures_util::stream::{self, StreamExt};
 
-use super::SignedAttempt;
-use super::chain::{Cargo, Chain, Reception, Unreachable, Unsigned};
-use super::decide::{Patience, Plan, Sent, decide};
+use super::chain::{Cargo, Chain, ChainFuture, Reception, Unreachable, Unsigned};
+use super::decide::{Memory, Patience, Plan, Sent, decide};
+use super::{AttemptKind, SignedAttempt};
 use crate::clock::Clock;
 use crate::inbox::StateKind;
 use crate::persist;
 use crate::station::{Shutdown, StationError};
 use crate::store::op::{
-    Assign, Attempt, Effect, Invalid, LaneOrder, Lead, NewParcel, Op, Order, Outcome, Reject, Seat, Settle, Stale,
+    AfterCancel, Assign, Attempt, Effect, Fill, Invalid, LaneOrder, Lead, NewParcel, Op, Order, Outcome, Reject, Seat,
+    Settle, Stale,
 };
 use crate::store::query::{LaneView, ListFilter, ParcelView, ReadyDelivery};
 use crate::store::{ReadExt, Store, Topic};
 use crate::words::{
-    ASSIGN_MAX, Destination, ErrorClass, ErrorNote, HolderName, LaneName, Nonce, PAGE_MAX, PARCEL_MAX, Seq, Token,
-    UnixMs,
+    ASSIGN_MAX, Destination, ErrorClass, ErrorNote, HolderName, LaneName, Nonce, PAGE_MAX, PARCEL_MAX, RequestId, Seq,
+    Token, UnixMs,
 };
 
 /// How long giving up the seats may take.
 const STEP_DOWN_WITHIN: Duration = Duration::from_secs(5);
+/// How many slots of a lane are signed for at once.
+const SIGN_AT_ONCE: usize = 16;
+/// How many attempts one broadcast holds at most.
+const BROADCAST_MAX: usize = 256;
 
 /// In which order answers go onto the lanes of a destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -110,7 +117,7 @@ struct Held {
     name: LaneName,
     open: bool,
     seat: Option<(Token, UnixMs)>,
-    sent: BTreeMap<Nonce, Sent>,
+    memory: Memory,
 }
 
 /// A lane with free slots.
@@ -119,12 +126,39 @@ struct Room {
     token: Token,
     next: Nonce,
     parcels: usize,
+    /// Slots below `next` that are to be filled, lowest first.
+    gaps: Vec<Nonce>,
+    /// Whether gaps may be filled with answers.
+    active: bool,
+}
+
+/// Stored bytes on their way out.
+struct Outgoing {
+    nonce: Nonce,
+    attempt: SignedAttempt,
+    /// Whether they are the only ones that could carry their parcel's answers.
+    sole_carrier: bool,
+}
+
+impl Outgoing {
+    /// The newest bytes of a parcel.
+    fn newest(parcel: &ParcelView) -> Option<Outgoing> {
+        let attempt = parcel.attempts.last()?.clone();
+        let sole_carrier = parcel.attempts.len() == 1 && attempt.kind == AttemptKind::Carry;
+        Some(Outgoing { nonce: parcel.nonce, attempt, sole_carrier })
+    }
+
+    /// The first bytes of a parcel.
+    fn first(nonce: Nonce, attempt: SignedAttempt) -> Outgoing {
+        let sole_carrier = attempt.kind == AttemptKind::Carry;
+        Outgoing { nonce, attempt, sole_carrier }
+    }
 }
 
 impl Sender {
     /// Sends until told to stop, then gives its seats up.
     pub async fn run(self, shutdown: Shutdown) -> Result<(), StationError> {
-        let held = |name: &LaneName| Held { name: name.clone(), open: false, seat: None, sent: BTreeMap::new() };
+        let held = |name: &LaneName| Held { name: name.clone(), open: false, seat: None, memory: Memory::default() };
         let mut lanes: Vec<Held> = self.lanes.iter().map(held).collect();
         let ended = shutdown.run_until_cancelled(self.rounds(&mut lanes)).await;
         if let Some(Err(error)) = ended {
@@ -161,7 +195,7 @@ impl Sender {
         let Some(token) = self.hold_seat(lane).await? else { return Ok(None) };
         let Some(view) = self.view(&lane.name).await? else { return Ok(None) };
         let under_way = |nonce: &Nonce| view.parcels.binary_search_by_key(nonce, |parcel| parcel.nonce).is_ok();
-        lane.sent.retain(|nonce, _| under_way(nonce));
+        lane.memory.sent.retain(|nonce, _| under_way(nonce));
         let seen = match self.ask(self.chain.look(&lane.name, &view.parcels)).await {
             Ok(seen) => seen,
             Err(error) => {
@@ -169,21 +203,26 @@ impl Sender {
                 return Ok(None);
             }
         };
-        let plan = decide(&view, &seen, &lane.sent, self.options.patience, self.clock.now());
+        let plan = decide(&view, &seen, &lane.memory, self.options.patience, self.clock.now());
+        lane.memory.gaps.clone_from(&plan.gaps);
         if !self.settle(lane, token, &plan).await? {
             return Ok(None);
         }
-        let newest = |nonce: &Nonce| {
-            let parcel = view.parcels.iter().find(|parcel| parcel.nonce == *nonce);
-            parcel.and_then(|parcel| parcel.attempts.last()).map(|attempt| (*nonce, attempt.clone()))
-        };
-        self.send(lane, plan.resend.iter().filter_map(newest).collect()).await?;
-        if let Some(nonce) = plan.bump {
-            self.bump(lane, token, &view, nonce).await?;
+        let parcel = |nonce: &Nonce| view.parcels.iter().find(|parcel| parcel.nonce == *nonce);
+        self.send(lane, plan.resend.iter().filter_map(parcel).filter_map(Outgoing::newest).collect()).await?;
+        for parcel in plan.cancel.iter().filter_map(parcel) {
+            self.try_again(lane, token, parcel, Cargo::Nothing(&parcel.attempts)).await?;
+        }
+        if let Some(parcel) = plan.bump.as_ref().and_then(parcel) {
+            self.try_again(lane, token, parcel, Cargo::Dearer(&parcel.attempts)).await?;
+        }
+        if lane.seat.is_none() {
+            return Ok(None);
         }
         // What was settled has made room, which the next look shows.
-        let parcels = if lane.seat.is_some() { plan.room } else { 0 };
-        Ok(Some(Room { at, token, next: view.next, parcels }).filter(|room| room.parcels > 0))
+        let Plan { room: parcels, fill: gaps, active, .. } = plan;
+        let room = Room { at, token, next: view.next, parcels, gaps, active };
+        Ok(Some(room).filter(|room| room.parcels > 0 || !room.gaps.is_empty()))
     }
 
     /// Takes or keeps the lane's seat, and opens the lane if it is new.
@@ -203,7 +242,7 @@ impl Sender {
             Outcome::Applied(Effect::Led(token, until)) => {
                 // Whatever was sent under another token is sent again.
                 if lane.seat.is_none_or(|(before, _)| before != token) {
-                    lane.sent.clear();
+                    lane.memory = Memory::default();
                 }
                 Some((token, until))
             }
@@ -269,33 +308,61 @@ impl Sender {
         }
     }
 
-    /// Sends stored bytes, all at once: every slot's are stored, so any order will do.
-    async fn send(&self, lane: &mut Held, attempts: Vec<(Nonce, SignedAttempt)>) -> Result<(), StationError> {
-        let sends = attempts.iter().map(|(_, attempt)| self.ask(self.chain.broadcast(&lane.name, attempt)));
-        let receptions = join_all(sends).await;
-        let now = self.clock.now();
+    /// Sends stored bytes: every slot's are stored, so any order will do.
+    async fn send(&self, lane: &mut Held, outgoing: Vec<Outgoing>) -> Result<(), StationError> {
         let mut broke = None;
-        for ((nonce, _), reception) in attempts.iter().zip(receptions) {
-            let sent = lane.sent.entry(*nonce).or_insert(Sent { last: now, at_price: now });
-            sent.last = now;
-            match reception {
-                Ok(Reception::Taken) => {}
-                Ok(Reception::TooCheap) => sent.at_price = UnixMs(0),
-                Ok(Reception::Rejected(why)) => {
-                    tracing::error!(lane = %lane.name, nonce = nonce.0, why, "stored bytes were rejected: others are signed");
-                    // Not at once: a slot has only so many attempts.
-                    let Patience { resend_ms, bump_ms } = self.options.patience;
-                    sent.at_price = UnixMs(now.plus(resend_ms).0.saturating_sub(bump_ms));
+        for outgoing in outgoing.chunks(BROADCAST_MAX) {
+            let receptions = self.broadcast(&lane.name, outgoing).await;
+            let now = self.clock.now();
+            for (one, reception) in outgoing.iter().zip(receptions) {
+                let sent = lane.memory.sent.entry(one.nonce).or_insert(Sent::at(now));
+                sent.last = now;
+                match reception {
+                    Ok(Reception::Taken) => {}
+                    Ok(Reception::TooCheap) => sent.at_price = UnixMs(0),
+                    Ok(Reception::Rejected(why)) => self.rejected(lane, one, &why).await?,
+                    Ok(Reception::Funds(why)) => broke = Some(why),
+                    // Maybe sent: the next looks will tell.
+                    Err(error) => {
+                        tracing::warn!(lane = %lane.name, nonce = one.nonce.0, %error, "sent without an answer");
+                    }
                 }
-                Ok(Reception::Funds(why)) => broke = Some(why),
-                // Maybe sent: the next looks will tell.
-                Err(error) => tracing::warn!(lane = %lane.name, nonce = nonce.0, %error, "sent without an answer"),
             }
         }
         match broke {
             Some(why) => self.pause(lane, &why).await,
             None => Ok(()),
         }
+    }
+
+    /// Hands stored bytes to the outside; answers one reception for each.
+    async fn broadcast(&self, lane: &LaneName, outgoing: &[Outgoing]) -> Vec<Result<Reception, Unreachable>> {
+        let attempts: Vec<SignedAttempt> = outgoing.iter().map(|one| one.attempt.clone()).collect();
+        let call = async { Ok::<_, Unreachable>(self.chain.broadcast(lane, &attempts).await) };
+        let (mut receptions, missing) = match self.ask(call).await {
+            Ok(receptions) => (receptions, Unreachable("no answer for this attempt".into())),
+            Err(late) => (Vec::new(), late),
+        };
+        receptions.resize(outgoing.len(), Err(missing));
+        receptions
+    }
+
+    /// Stored bytes will never be taken. If nothing else could carry their answers, the
+    /// slot is cancelled and the answers wait for a person. What else was sent for the slot
+    /// may be on its way, and others are signed.
+    async fn rejected(&self, lane: &mut Held, one: &Outgoing, why: &str) -> Result<(), StationError> {
+        tracing::error!(lane = %lane.name, nonce = one.nonce.0, why, "stored bytes were rejected");
+        if one.sole_carrier {
+            let then = AfterCancel::Dead(ErrorNote::new(ErrorClass::Fatal, &format!("rejected: {why}")));
+            let order = Order::Cancel { nonce: one.nonce, then };
+            persist::apply_one(&*self.store, LaneOrder { lane: lane.name.clone(), order }).await?;
+        }
+        if let Some(sent) = lane.memory.sent.get_mut(&one.nonce) {
+            // Not at once: a slot has only so many attempts.
+            let Patience { resend_ms, bump_ms } = self.options.patience;
+            sent.at_price = UnixMs(sent.last.plus(resend_ms).0.saturating_sub(bump_ms));
+        }
+        Ok(())
     }
 
     async fn pause(&self, lane: &Held, why: &str) -> Result<(), StationError> {
@@ -305,38 +372,43 @@ impl Sender {
         Ok(())
     }
 
-    /// Stores dearer bytes for a stuck slot, then sends them.
-    async fn bump(&self, lane: &mut Held, owner: Token, view: &LaneView, nonce: Nonce) -> Result<(), StationError> {
-        let Some(parcel) = view.parcels.iter().find(|parcel| parcel.nonce == nonce) else { return Ok(()) };
-        let attempt = match self.ask(self.chain.sign(&lane.name, nonce, Cargo::Dearer(&parcel.attempts))).await {
+    /// Stores other bytes for an occupied slot, then sends them.
+    async fn try_again(
+        &self,
+        lane: &mut Held,
+        owner: Token,
+        parcel: &ParcelView,
+        cargo: Cargo<'_>,
+    ) -> Result<(), StationError> {
+        let nonce = parcel.nonce;
+        let attempt = match self.ask(self.chain.sign(&lane.name, nonce, cargo)).await {
             Ok(attempt) => attempt,
             Err(Unsigned::Funds(why)) => return self.pause(lane, &why).await,
-            Err(error) => return self.stay_at_price(lane, parcel, &error.to_string()).await,
+            Err(error) => return self.stay(lane, parcel, &error.to_string()).await,
         };
         let op = Attempt { lane: lane.name.clone(), owner, nonce, attempt: attempt.clone() };
         let outcome = persist::apply_one(&*self.store, op).await?;
         if !self.still_ours(lane, std::slice::from_ref(&outcome)) {
             return Ok(());
         }
-        if let Outcome::Full(_) = outcome {
-            return self.stay_at_price(lane, parcel, "it has as many attempts as a slot may have").await;
-        }
-        if !outcome.holds() {
+        match outcome {
+            Outcome::Full(_) => self.stay(lane, parcel, "it has as many attempts as a slot may have").await,
+            outcome if outcome.holds() => {
+                lane.memory.sent.insert(nonce, Sent::at(self.clock.now()));
+                self.send(lane, vec![Outgoing { nonce, attempt, sole_carrier: false }]).await
+            }
             // The parcel has ended or moved on since the look.
-            return Ok(());
+            _ => Ok(()),
         }
-        let now = self.clock.now();
-        lane.sent.insert(nonce, Sent { last: now, at_price: now });
-        self.send(lane, vec![(nonce, attempt)]).await
     }
 
-    /// What is stored for a stuck slot is sent again, and its price looked at again later.
-    async fn stay_at_price(&self, lane: &mut Held, parcel: &ParcelView, why: &str) -> Result<(), StationError> {
-        tracing::warn!(lane = %lane.name, nonce = parcel.nonce.0, why, "a stuck slot stays at its price");
+    /// What is stored for a slot is sent again, and other bytes are thought of again later.
+    async fn stay(&self, lane: &mut Held, parcel: &ParcelView, why: &str) -> Result<(), StationError> {
+        tracing::warn!(lane = %lane.name, nonce = parcel.nonce.0, why, "a slot stays with the bytes that it has");
         let now = self.clock.now();
-        lane.sent.insert(parcel.nonce, Sent { last: now, at_price: now });
-        let again = parcel.attempts.last().map(|attempt| (parcel.nonce, attempt.clone()));
-        self.send(lane, again.into_iter().collect()).await
+        let sent = Sent { uncancelled: parcel.cancel.as_ref().map(|_| now), ..Sent::at(now) };
+        lane.memory.sent.insert(parcel.nonce, sent);
+        self.send(lane, Outgoing::newest(parcel).into_iter().collect()).await
     }
 
     /// Puts ready answers on the free slots of the lanes.
@@ -345,7 +417,7 @@ impl Sender {
             rooms.retain(|room| room.at == 0);
         }
         let per_parcel = self.options.parcel_max.clamp(1, PARCEL_MAX);
-        let free: usize = rooms.iter().map(|room| room.parcels).sum();
+        let free: usize = rooms.iter().map(|room| room.parcels + room.gaps.len()).sum();
         if free == 0 {
             return Ok(());
         }
@@ -355,9 +427,13 @@ impl Sender {
         };
         let mut ready = self.ready((free * per_parcel).min(PAGE_MAX)).await?;
         ready.retain(|delivery| oldest_open.is_none_or(|open| delivery.seq < open));
-        // Shared out evenly, so that one slow lane does not hold up what another could take.
-        let share = ready.len().div_ceil(rooms.len()).next_multiple_of(per_parcel).max(per_parcel);
         let mut rest = ready.as_slice();
+        for at in 0..rooms.len() {
+            let room = &mut rooms[at];
+            rest = self.fill_gaps(&mut lanes[room.at], room, rest, per_parcel).await?;
+        }
+        // Shared out evenly, so that one slow lane does not hold up what another could take.
+        let share = rest.len().div_ceil(rooms.len()).next_multiple_of(per_parcel).max(per_parcel);
         for room in rooms {
             let count = share.min(room.parcels.min(ASSIGN_MAX) * per_parcel).min(rest.len());
             let (mine, others) = rest.split_at(count);
@@ -365,6 +441,79 @@ impl Sender {
             self.assign(&mut lanes[room.at], &room, mine, per_parcel).await?;
         }
         Ok(())
+    }
+
+    /// Fills a lane's gaps, with ready answers as far as there are any and the order lets:
+    /// on a gap they would overtake those above it. Answers what is left of them.
+    async fn fill_gaps<'a>(
+        &self,
+        lane: &mut Held,
+        room: &mut Room,
+        ready: &'a [ReadyDelivery],
+        per_parcel: usize,
+    ) -> Result<&'a [ReadyDelivery], StationError> {
+        let mut rest = ready;
+        for nonce in std::mem::take(&mut room.gaps) {
+            let carries = room.active && self.options.order == SendOrder::Spread;
+            let (mine, others) = rest.split_at(if carries { per_parcel.min(rest.len()) } else { 0 });
+            rest = others;
+            self.fill(lane, room.token, nonce, mine).await?;
+            room.parcels = room.parcels.saturating_sub(1);
+        }
+        Ok(rest)
+    }
+
+    /// Signs, stores and only then sends what fills a gap: these answers, or nothing.
+    async fn fill(
+        &self,
+        lane: &mut Held,
+        owner: Token,
+        nonce: Nonce,
+        ready: &[ReadyDelivery],
+    ) -> Result<(), StationError> {
+        let cargo = if ready.is_empty() { Cargo::Nothing(&[]) } else { Cargo::Deliveries(ready) };
+        let signed = self.ask(self.chain.sign(&lane.name, nonce, cargo)).await;
+        let Some(attempt) = self.signed(lane, owner, ready, signed).await? else { return Ok(()) };
+        let parcel = NewParcel { deliveries: ids(ready), attempt: attempt.clone() };
+        let fill = Fill { lane: lane.name.clone(), owner, nonce, parcel };
+        let outcome = persist::apply_one(&*self.store, fill).await?;
+        if !self.still_ours(lane, std::slice::from_ref(&outcome)) {
+            return Ok(());
+        }
+        match (outcome, ready) {
+            (Outcome::Invalid(reason), [first, others @ ..]) => {
+                tracing::error!(lane = %lane.name, %reason, "the store can never take what was to fill a gap");
+                if others.is_empty() {
+                    return self.reject(lane, owner, first, never(&reason)).await;
+                }
+                Box::pin(self.fill(lane, owner, nonce, std::slice::from_ref(first))).await
+            }
+            (outcome, _) if outcome.holds() => {
+                tracing::warn!(lane = %lane.name, nonce = nonce.0, answers = ready.len(), "a gap is filled");
+                self.send(lane, vec![Outgoing::first(nonce, attempt)]).await
+            }
+            (outcome, _) => {
+                tracing::debug!(lane = %lane.name, nonce = nonce.0, ?outcome, "a gap was not filled");
+                Ok(())
+            }
+        }
+    }
+
+    /// The signed bytes, or what their absence leads to.
+    async fn signed(
+        &self,
+        lane: &mut Held,
+        owner: Token,
+        ready: &[ReadyDelivery],
+        signed: Result<SignedAttempt, Unsigned>,
+    ) -> Result<Option<SignedAttempt>, StationError> {
+        match (signed, ready) {
+            (Ok(attempt), _) => return Ok(Some(attempt)),
+            (Err(Unsigned::Never(error)), [first, ..]) => self.reject(lane, owner, first, error).await?,
+            (Err(Unsigned::Funds(why)), _) => self.pause(lane, &why).await?,
+            (Err(error), _) => tracing::warn!(lane = %lane.name, %error, "a slot waits for signed bytes"),
+        }
+        Ok(None)
     }
 
     /// The oldest request for this destination that has no answer to send yet. Asked for
@@ -386,6 +535,34 @@ impl Sender {
         Ok(persist::read(|| self.store.ready(self.destination.clone(), limit)).await?)
     }
 
+    /// Signs for consecutive slots, several at once; answers the parcels up to the first
+    /// that failed, and why it did.
+    async fn sign(
+        &self,
+        lane: &LaneName,
+        first: Nonce,
+        ready: &[ReadyDelivery],
+        per_parcel: usize,
+    ) -> (Vec<NewParcel>, Option<Unsigned>) {
+        let mut calls: Vec<ChainFuture<'_, NewParcel, Unsigned>> = Vec::new();
+        for (deliveries, n) in ready.chunks(per_parcel).zip(0..) {
+            let call = self.chain.sign(lane, first.plus(n), Cargo::Deliveries(deliveries));
+            calls.push(Box::pin(async move {
+                let attempt = self.ask(call).await?;
+                Ok(NewParcel { deliveries: ids(deliveries), attempt })
+            }));
+        }
+        let mut signed = stream::iter(calls).buffered(SIGN_AT_ONCE);
+        let mut parcels = Vec::new();
+        while let Some(one) = signed.next().await {
+            match one {
+                Ok(parcel) => parcels.push(parcel),
+                Err(error) => return (parcels, Some(error)),
+            }
+        }
+        (parcels, None)
+    }
+
     /// Signs, stores and only then sends these answers on a lane.
     async fn assign(
         &self,
@@ -394,27 +571,10 @@ impl Sender {
         ready: &[ReadyDelivery],
         per_parcel: usize,
     ) -> Result<(), StationError> {
-        let mut parcels: Vec<NewParcel> = Vec::new();
-        for deliveries in ready.chunks(per_parcel) {
-            let nonce = room.next.plus(parcels.len() as u64);
-            match self.ask(self.chain.sign(&lane.name, nonce, Cargo::Deliveries(deliveries))).await {
-                Ok(attempt) => {
-                    let deliveries = deliveries.iter().map(|delivery| delivery.id).collect();
-                    parcels.push(NewParcel { deliveries, attempt });
-                }
-                Err(Unsigned::Never(error)) => {
-                    self.reject(lane, room.token, &deliveries[0], error).await?;
-                    break;
-                }
-                Err(Unsigned::Funds(why)) => {
-                    self.pause(lane, &why).await?;
-                    break;
-                }
-                Err(error) => {
-                    tracing::warn!(lane = %lane.name, %error, "ready answers wait");
-                    break;
-                }
-            }
+        let (parcels, failed) = self.sign(&lane.name, room.next, ready, per_parcel).await;
+        if let Some(error) = failed {
+            let unsigned = &ready[parcels.len() * per_parcel..];
+            self.signed(lane, room.token, unsigned, Err(error)).await?;
         }
         if parcels.is_empty() {
             return Ok(());
@@ -434,8 +594,8 @@ impl Sender {
             }
         };
         let slots = (0..).map(|n| first.plus(n));
-        let stored = parcels.into_iter().take(stored).zip(slots).map(|(parcel, nonce)| (nonce, parcel.attempt));
-        self.send(lane, stored.collect()).await
+        let stored = parcels.into_iter().take(stored).zip(slots);
+        self.send(lane, stored.map(|(parcel, nonce)| Outgoing::first(nonce, parcel.attempt)).collect()).await
     }
 
     /// The store can never take the first parcel: its first delivery is tried alone, and
@@ -449,7 +609,7 @@ impl Sender {
     ) -> Result<(), StationError> {
         tracing::error!(lane = %lane.name, %reason, "the store can never take a parcel");
         match ready {
-            [one] => self.reject(lane, room.token, one, ErrorNote::new(ErrorClass::Fatal, &reason.to_string())).await,
+            [one] => self.reject(lane, room.token, one, never(reason)).await,
             [first, ..] => Box::pin(self.assign(lane, room, std::slice::from_ref(first), 1)).await,
             [] => Ok(()),
         }
@@ -480,6 +640,15 @@ impl Sender {
             tracing::warn!("the seats of lanes were not given up: they run out by themselves");
         }
     }
+}
+
+fn ids(ready: &[ReadyDelivery]) -> Vec<RequestId> {
+    ready.iter().map(|delivery| delivery.id).collect()
+}
+
+/// The store can never take it.
+fn never(reason: &Invalid) -> ErrorNote {
+    ErrorNote::new(ErrorClass::Fatal, &reason.to_string())
 }
 
 fn refused(what: &str, outcome: &Outcome) -> StationError {

@@ -91,11 +91,35 @@ impl AnswerHead {
 /// The few, small records: one row each, whole.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(crate) enum Fixture {
-    Route { no: RouteNo, name: RouteName, policy: RoutePolicy, paused: bool },
-    Origin { no: OriginNo, name: OriginName, floor: Height, head: Option<Head> },
-    Lane { no: LaneNo, name: LaneName, destination: Destination, window: u32, next: Nonce, status: LaneStatus },
-    Cursor { listener: ListenerName, cursor: Cursor },
-    Seat { seat: Seat, tenure: Tenure },
+    Route {
+        no: RouteNo,
+        name: RouteName,
+        policy: RoutePolicy,
+        paused: bool,
+    },
+    Origin {
+        no: OriginNo,
+        name: OriginName,
+        floor: Height,
+        head: Option<Head>,
+    },
+    Lane {
+        no: LaneNo,
+        name: LaneName,
+        destination: Destination,
+        window: u32,
+        next: Nonce,
+        settled: Nonce,
+        status: LaneStatus,
+    },
+    Cursor {
+        listener: ListenerName,
+        cursor: Cursor,
+    },
+    Seat {
+        seat: Seat,
+        tenure: Tenure,
+    },
 }
 
 impl Fixture {

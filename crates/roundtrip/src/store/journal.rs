@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::inbox::End;
 use crate::sender::{Block, LaneStatus};
+use crate::store::op::AfterCancel;
 use crate::words::{
     AttemptHash, Destination, ErrorNote, GroupKey, LaneName, Nonce, RequestId, RouteName, UnixMs, WorkerName,
 };
@@ -133,6 +134,20 @@ pub enum Event {
         /// Which slot.
         nonce: Nonce,
         /// Which attempt.
+        hash: AttemptHash,
+    },
+    /// A parcel is to be cancelled.
+    CancelWished {
+        /// On which slot.
+        nonce: Nonce,
+        /// What becomes of its deliveries if nothing is carried.
+        then: AfterCancel,
+    },
+    /// A slot that was passed over has a parcel now.
+    Filled {
+        /// Which slot.
+        nonce: Nonce,
+        /// The attempt that is to use it up.
         hash: AttemptHash,
     },
     /// A group was sealed.

@@ -41,6 +41,8 @@ pub enum Op {
     Lane(LaneOrder),
     /// Parcels with their signed attempts go onto a lane.
     Assign(Assign),
+    /// A parcel goes onto a slot that was passed over.
+    Fill(Fill),
     /// A ready answer can never be sent: it becomes a dead letter.
     Reject(Reject),
     /// Another signed attempt for a parcel, before its broadcast.
@@ -101,6 +103,7 @@ impl Op {
             }
             Op::Fail(Fail { verdict: Verdict::Dead { response: Some(response) }, .. }) => response.bytes.len(),
             Op::Assign(op) => op.parcels.iter().map(|p| p.attempt.bytes.len()).sum(),
+            Op::Fill(op) => op.parcel.attempt.bytes.len(),
             Op::Attempt(op) => op.attempt.bytes.len(),
             Op::Gather(op) => op.payload_bytes(),
             Op::Close(op) => op.request.payload.bytes.len(),
@@ -127,8 +130,8 @@ macro_rules! into_op {
 
 into_op! {
     Define(Define), Pause(Pause), Admit(Admit), Amend(Amend), Lease(Lease), Extend(Extend), Answer(Answer), Fail(Fail),
-    Release(Release), Lead(Lead), Lane(LaneOrder), Assign(Assign), Reject(Reject), Attempt(Attempt), Settle(Settle), Prune(Prune),
-    Tick(ChainTick), Publish(Publish), Gather(Gather), Close(Close), Mend(Mend),
+    Release(Release), Lead(Lead), Lane(LaneOrder), Assign(Assign), Fill(Fill), Reject(Reject), Attempt(Attempt),
+    Settle(Settle), Prune(Prune), Tick(ChainTick), Publish(Publish), Gather(Gather), Close(Close), Mend(Mend),
 }
 
 /// Sets a route's policies; a route must be defined before it is used.
@@ -397,6 +400,23 @@ pub enum Order {
         /// The next slot that is free outside.
         outside_next: Nonce,
     },
+    /// A parcel that is not mined is no longer wanted: its slot is to be used up by an
+    /// attempt that carries nothing. A wish: whichever attempt is mined decides.
+    Cancel {
+        /// Which slot.
+        nonce: Nonce,
+        /// What becomes of its deliveries if nothing was carried.
+        then: AfterCancel,
+    },
+}
+
+/// What becomes of the deliveries of a parcel that was cancelled.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+pub enum AfterCancel {
+    /// They go back to be sent on another slot.
+    Requeue,
+    /// They are dead letters, with their answers.
+    Dead(ErrorNote),
 }
 
 /// Puts parcels on consecutive slots of a lane; the longest valid prefix applies.
@@ -412,10 +432,27 @@ pub struct Assign {
     pub parcels: Vec<NewParcel>,
 }
 
+/// Puts a parcel on a gap: a slot below the lane's next one that holds no parcel and is
+/// not known to be used up. What lies above a gap waits for it, so a fill may go beyond
+/// the lane's window: up to twice as many, and always below everything that is under way.
+///
+/// With deliveries it needs an active lane; without, any that is not stopped.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Fill {
+    /// Which lane.
+    pub lane: LaneName,
+    /// The token of the lane's seat.
+    pub owner: Token,
+    /// Which slot.
+    pub nonce: Nonce,
+    /// The parcel.
+    pub parcel: NewParcel,
+}
+
 /// What one slot is to carry, and the signed bytes that carry it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct NewParcel {
-    /// The answered requests that it carries; none for a gap fill.
+    /// The answered requests that it carries; with none, its attempt carries nothing too.
     pub deliveries: Vec<RequestId>,
     /// The first signed attempt.
     pub attempt: SignedAttempt,
@@ -767,7 +804,7 @@ pub enum Stale {
         /// Until when.
         until: UnixMs,
     },
-    /// The slot is not the lane's next one.
+    /// The slot is not the lane's next one, or, to be filled, no gap.
     Nonce {
         /// The lane's next slot.
         next: Nonce,

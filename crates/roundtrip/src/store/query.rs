@@ -7,7 +7,7 @@ use crate::inbox::{End, Standing, StateKind};
 use crate::listener::{Cursor, Head};
 use crate::sender::{Block, LaneStatus, ParcelStage, SignedAttempt};
 use crate::store::journal::Entry;
-use crate::store::op::Seat;
+use crate::store::op::{AfterCancel, Seat};
 use crate::store::policy::RoutePolicy;
 use crate::words::{
     Destination, ErrorNote, GroupKey, Height, HolderName, ItemId, LaneName, ListenerName, Moment, Nonce, OccurrenceId,
@@ -335,8 +335,11 @@ pub struct LaneView {
     pub destination: Destination,
     /// How many parcels may be under way.
     pub window: u32,
-    /// The next slot; every slot below was used.
+    /// The next slot; every slot below was given out, or used outside.
     pub next: Nonce,
+    /// Every slot below is used up beyond any reorg. From here to `next`, a slot without
+    /// a parcel was passed over, and may be a gap.
+    pub settled: Nonce,
     /// Whether it takes new parcels.
     pub status: LaneStatus,
     /// How many parcels are not final.
@@ -358,6 +361,8 @@ pub struct ParcelView {
     pub stage: ParcelStage,
     /// Where it was found.
     pub block: Option<Block>,
+    /// Whether it is to be cancelled, and what becomes of its deliveries then.
+    pub cancel: Option<AfterCancel>,
 }
 
 /// An origin, and its clock.

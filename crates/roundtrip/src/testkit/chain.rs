@@ -12,7 +12,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use serde::{Deserialize, Serialize};
 
 use crate::listener::{BlockSource, SourceBlock, SourceError, SourceFuture, Tips};
-use crate::sender::chain::{Cargo, Chain, ChainFuture, Depth, Mined, Reception, Sighting, Unreachable, Unsigned};
+use crate::sender::chain::{
+    Broadcast, Cargo, Chain, ChainFuture, Depth, Mined, Reception, Sighting, Unreachable, Unsigned,
+};
 use crate::sender::{AttemptKind, SignedAttempt};
 use crate::store::op::{Judgement, NewRequest};
 use crate::store::query::ParcelView;
@@ -34,9 +36,22 @@ pub struct Transaction {
     pub fee: u64,
     /// The requests that it answers.
     pub answers: Vec<RequestId>,
+    /// Whose it is and what it is for.
+    pub purpose: Purpose,
     /// Makes every signature another one.
     salt: u64,
     padding: Vec<u8>,
+}
+
+/// Whose a transaction is and what it is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Purpose {
+    /// It carries answers.
+    Carry,
+    /// It only uses its slot up.
+    Cancel,
+    /// It is somebody else's.
+    Outsider,
 }
 
 impl Transaction {
@@ -50,7 +65,8 @@ impl Transaction {
     }
 
     fn signed(&self) -> SignedAttempt {
-        SignedAttempt { hash: self.hash(), kind: AttemptKind::Carry, bytes: self.bytes().into() }
+        let kind = if self.purpose == Purpose::Carry { AttemptKind::Carry } else { AttemptKind::Cancel };
+        SignedAttempt { hash: self.hash(), kind, bytes: self.bytes().into() }
     }
 }
 
@@ -223,15 +239,26 @@ impl TestChain {
         self.state().impossible.insert(request);
     }
 
-    /// Somebody else uses the lane's next slot.
+    /// Somebody else uses the lane's next slot, at a price that nobody else pays.
     pub fn use_slot(&self, lane: &LaneName) {
         let mut state = self.state();
-        let nonce = state.next(lane);
-        let fee = state.base_fee * 1000;
-        state.salt += 1;
-        let transaction =
-            Transaction { lane: lane.clone(), nonce, fee, answers: Vec::new(), salt: state.salt, padding: Vec::new() };
-        state.pool.insert((lane.clone(), nonce), transaction);
+        let (nonce, fee) = (state.next(lane), state.base_fee * 1000);
+        state.outsider(lane, nonce, fee);
+    }
+
+    /// Somebody else uses the slot after all that waits, too cheaply to be mined soon.
+    pub fn use_slot_after(&self, lane: &LaneName) {
+        let mut state = self.state();
+        let nonce = state.look(lane, &[]).pending;
+        state.outsider(lane, nonce, 0);
+    }
+
+    /// Forgets what others wait for on this lane; answers how much that was.
+    pub fn drop_outsiders(&self, lane: &LaneName) -> usize {
+        let mut state = self.state();
+        let before = state.pool.len();
+        state.pool.retain(|(of, _), transaction| of != lane || transaction.purpose != Purpose::Outsider);
+        before - state.pool.len()
     }
 
     /// The blocks of the present chain.
@@ -296,6 +323,13 @@ impl State {
         let visible = self.blocks.iter().filter(|block| block.at.height <= height);
         let mined = visible.flat_map(|block| &block.transactions);
         Nonce(mined.filter(|transaction| transaction.lane == *lane).count() as u64)
+    }
+
+    fn outsider(&mut self, lane: &LaneName, nonce: Nonce, fee: u64) {
+        self.salt += 1;
+        let (answers, padding) = Default::default();
+        let (lane, salt, purpose) = (lane.clone(), self.salt, Purpose::Outsider);
+        self.pool.insert((lane.clone(), nonce), Transaction { lane, nonce, fee, answers, purpose, salt, padding });
     }
 
     fn reverts(&self, transaction: &Transaction) -> bool {
@@ -363,14 +397,17 @@ impl State {
         if self.broke {
             return Err(Unsigned::Funds("nothing left".into()));
         }
-        let (answers, fee): (Vec<RequestId>, u64) = match cargo {
-            Cargo::Deliveries(ready) => (ready.iter().map(|delivery| delivery.id).collect(), self.base_fee),
+        let (answers, purpose, attempts): (Vec<RequestId>, Purpose, &[SignedAttempt]) = match cargo {
+            Cargo::Deliveries(ready) => (ready.iter().map(|delivery| delivery.id).collect(), Purpose::Carry, &[]),
             Cargo::Dearer(attempts) => {
                 let last = attempts.last().and_then(read);
                 let last = last.ok_or_else(|| Unreachable("bytes of another chain".into()))?;
-                (last.answers, (last.fee + last.fee.div_ceil(10)).max(self.base_fee))
+                (last.answers, last.purpose, attempts)
             }
+            Cargo::Nothing(attempts) => (Vec::new(), Purpose::Cancel, attempts),
         };
+        let dearest = attempts.iter().filter_map(read).map(|known| known.fee).max();
+        let fee = dearest.map_or(0, |fee| fee + fee.div_ceil(10)).max(self.base_fee);
         if answers.iter().any(|id| self.impossible.contains(id)) {
             return Err(Unsigned::Never(ErrorNote::new(ErrorClass::Fatal, "the contract would refuse it")));
         }
@@ -379,7 +416,7 @@ impl State {
         }
         self.salt += 1;
         let padding = vec![0; answers.iter().filter_map(|id| self.padding.get(id)).sum()];
-        Ok(Transaction { lane: lane.clone(), nonce, fee, answers, salt: self.salt, padding }.signed())
+        Ok(Transaction { lane: lane.clone(), nonce, fee, answers, purpose, salt: self.salt, padding }.signed())
     }
 
     fn receive(&mut self, attempt: &SignedAttempt) -> Reception {
@@ -424,8 +461,8 @@ impl Chain for TestChain {
         Box::pin(async move { self.state().sign(lane, nonce, cargo) })
     }
 
-    fn broadcast<'a>(&'a self, _lane: &'a LaneName, attempt: &'a SignedAttempt) -> ChainFuture<'a, Reception> {
-        Box::pin(async move { Ok(self.state().receive(attempt)) })
+    fn broadcast<'a>(&'a self, _lane: &'a LaneName, attempts: &'a [SignedAttempt]) -> Broadcast<'a> {
+        Box::pin(async move { attempts.iter().map(|attempt| Ok(self.state().receive(attempt))).collect() })
     }
 }
 

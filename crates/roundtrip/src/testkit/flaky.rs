@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::listener::{BlockSource, SourceBlock, SourceError, SourceFuture, Tips};
 use crate::sender::SignedAttempt;
-use crate::sender::chain::{Cargo, Chain, ChainFuture, Reception, Sighting, Unreachable, Unsigned};
+use crate::sender::chain::{Broadcast, Cargo, Chain, ChainFuture, Sighting, Unreachable, Unsigned};
 use crate::store::op::{Op, Outcome};
 use crate::store::query::{ParcelView, Query, Reply};
 use crate::store::{Changes, Store, StoreError, StoreFuture, Topic};
@@ -121,8 +121,22 @@ impl<C: Chain> Chain for Flaky<C> {
         Box::pin(self.weather.pass(|| lost().into(), self.inner.sign(lane, nonce, cargo)))
     }
 
-    fn broadcast<'a>(&'a self, lane: &'a LaneName, attempt: &'a SignedAttempt) -> ChainFuture<'a, Reception> {
-        Box::pin(self.weather.pass(lost, self.inner.broadcast(lane, attempt)))
+    /// Each attempt has its own fate, and now and then the end of the answer is lost.
+    fn broadcast<'a>(&'a self, lane: &'a LaneName, attempts: &'a [SignedAttempt]) -> Broadcast<'a> {
+        Box::pin(async move {
+            let mut receptions = Vec::new();
+            for attempt in attempts {
+                let one = async {
+                    let one = self.inner.broadcast(lane, std::slice::from_ref(attempt)).await.pop();
+                    one.unwrap_or_else(|| Err(lost()))
+                };
+                receptions.push(self.weather.pass(lost, one).await);
+            }
+            if self.weather.once_in(25) {
+                receptions.pop();
+            }
+            receptions
+        })
     }
 }
 

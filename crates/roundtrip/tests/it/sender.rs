@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use roundtrip::clock::{Clock, TokioClock};
 use roundtrip::inbox::StateKind;
-use roundtrip::sender::chain::{Cargo, Chain, ChainFuture, Reception, Sighting, Unsigned};
+use roundtrip::sender::chain::{Broadcast, Cargo, Chain, ChainFuture, Sighting, Unsigned};
 use roundtrip::sender::{LaneStatus, Patience, SendOrder, Sender, SenderOptions, SignedAttempt};
 use roundtrip::station::{Shutdown, StationError};
 use roundtrip::store::op::{Admit, Define, Effect, LaneOrder, NewRequest, Op, Order, Outcome};
@@ -458,8 +458,8 @@ impl Chain for Silent {
         self.0.sign(lane, at, cargo)
     }
 
-    fn broadcast<'a>(&'a self, lane: &'a LaneName, attempt: &'a SignedAttempt) -> ChainFuture<'a, Reception> {
-        self.0.broadcast(lane, attempt)
+    fn broadcast<'a>(&'a self, lane: &'a LaneName, attempts: &'a [SignedAttempt]) -> Broadcast<'a> {
+        self.0.broadcast(lane, attempts)
     }
 }
 

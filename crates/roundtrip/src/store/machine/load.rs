@@ -56,9 +56,9 @@ impl Machine {
                 routes.push((no, Route { pace, ..Route::new(name, policy, paused) }));
             }
             Fixture::Origin { no, name, floor, head } => origins.push((no, Origin { name, floor, head })),
-            Fixture::Lane { no, name, destination, window, next, status } => {
+            Fixture::Lane { no, name, destination, window, next, settled, status } => {
                 let parcels = Default::default();
-                lanes.push((no, Lane { no, name, destination, window, next, status, parcels }));
+                lanes.push((no, Lane { no, name, destination, window, next, settled, status, parcels }));
             }
             Fixture::Cursor { listener, cursor } => {
                 self.cursors.insert(listener, cursor);

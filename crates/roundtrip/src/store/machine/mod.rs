@@ -310,8 +310,9 @@ impl Machine {
             Op::Fail(op) => self.fail(disk, op),
             Op::Release(op) => self.release(disk, op),
             Op::Lead(op) => self.lead(disk, op),
-            Op::Lane(op) => self.order_lane(op),
+            Op::Lane(op) => self.order_lane(disk, op),
             Op::Assign(op) => self.assign(disk, op),
+            Op::Fill(op) => self.fill(disk, op),
             Op::Reject(op) => self.reject(disk, op),
             Op::Attempt(op) => self.attempt(disk, op),
             Op::Settle(op) => self.settle(disk, op),
@@ -365,6 +366,7 @@ impl Machine {
                 destination: lane.destination.clone(),
                 window: lane.window,
                 next: lane.next,
+                settled: lane.settled,
                 status: lane.status.clone(),
             });
         }

@@ -269,6 +269,7 @@ fn lane_view(lane: &Lane, with_parcels: bool) -> LaneView {
         destination: lane.destination.clone(),
         window: lane.window,
         next: lane.next,
+        settled: lane.settled,
         status: lane.status.clone(),
         under_way: lane.parcels.len(),
         parcels: parcels.map(|(nonce, parcel)| parcel_view(*nonce, parcel)).collect(),
@@ -286,6 +287,7 @@ fn parcel_view(nonce: Nonce, parcel: &Parcel) -> ParcelView {
         attempts: parcel.attempts.clone(),
         stage: parcel.stage.kind(),
         block,
+        cancel: parcel.cancel.clone(),
     }
 }
 

@@ -1,21 +1,21 @@
-//! The sender's operations: `lead`, orders to lanes, `assign`, `attempt`, `settle`.
+//! The sender's operations: `lead`, orders to lanes, `assign`, `fill`, `attempt`, `settle`.
 
 use std::collections::{BTreeMap, HashSet};
 
 use super::{Machine, NAMES_MAX, Slot};
 use crate::inbox::{State, StateKind};
 use crate::outbox::{Delivery, LaneNo};
-use crate::sender::{Fate, Lane, LaneStatus, Parcel, Stage, Step};
+use crate::sender::{AttemptKind, Fate, Lane, LaneStatus, Parcel, SignedAttempt, Stage, Step};
 use crate::store::Topic;
 use crate::store::disk::{Disk, Fixture, Tenure};
 use crate::store::journal::{Event, Subject};
 use crate::store::op::{
-    Assign, Attempt, Effect, Full, Invalid, LaneOrder, Lead, Missing, NewParcel, Order, Outcome, Reject, Seat, Settle,
-    Stale,
+    AfterCancel, Assign, Attempt, Effect, Fill, Full, Invalid, LaneOrder, Lead, Missing, NewParcel, Order, Outcome,
+    Reject, Seat, Settle, Stale,
 };
 use crate::words::{
-    ASSIGN_MAX, ATTEMPTS_MAX, ErrorNote, HOLD_MS_MAX, LaneName, Nonce, PARCEL_MAX, PAYLOAD_BYTES_MAX, Token, UnixMs,
-    WINDOW_MAX,
+    ASSIGN_MAX, ATTEMPTS_MAX, ErrorNote, HOLD_MS_MAX, LaneName, Nonce, PARCEL_MAX, PAYLOAD_BYTES_MAX, RequestId, Token,
+    UnixMs, WINDOW_MAX,
 };
 
 impl Machine {
@@ -63,7 +63,7 @@ impl Machine {
         &mut self.lanes[usize::from(no.0)]
     }
 
-    pub(super) fn order_lane(&mut self, op: LaneOrder) -> Result<Outcome, Outcome> {
+    pub(super) fn order_lane<D: Disk>(&mut self, disk: &mut D, op: LaneOrder) -> Result<Outcome, Outcome> {
         if let Order::Open { destination, window, first } = op.order {
             if window > WINDOW_MAX {
                 let (count, max) = (window as usize, WINDOW_MAX as usize);
@@ -75,17 +75,22 @@ impl Machine {
                 destination,
                 window,
                 next: first,
+                // Nobody has shown it yet.
+                settled: Nonce(0),
                 status: LaneStatus::Active,
                 parcels: BTreeMap::new(),
             };
             return self.open_lane(lane);
         }
         let no = self.lane_no(&op.lane)?;
+        if let Order::Cancel { nonce, then } = op.order {
+            return self.wish_cancel(disk, no, nonce, then);
+        }
         let lane = self.lane_mut(no);
         let (next, stopped) = (lane.next, lane.status == LaneStatus::Stopped);
         let mut moved = false;
         let status = match op.order {
-            Order::Open { .. } => lane.status.clone(),
+            Order::Open { .. } | Order::Cancel { .. } => lane.status.clone(),
             Order::Pause { .. } | Order::Quarantine { .. } | Order::Resume if stopped => {
                 return Err(Outcome::Stale(Stale::Lane(LaneStatus::Stopped)));
             }
@@ -138,6 +143,35 @@ impl Machine {
         Ok(Outcome::Applied(effect))
     }
 
+    /// Notes that a parcel is no longer wanted, for its sender to act on.
+    fn wish_cancel<D: Disk>(
+        &mut self,
+        disk: &mut D,
+        no: LaneNo,
+        nonce: Nonce,
+        then: AfterCancel,
+    ) -> Result<Outcome, Outcome> {
+        let then = match then {
+            AfterCancel::Requeue => AfterCancel::Requeue,
+            AfterCancel::Dead(error) => AfterCancel::Dead(ErrorNote::new(error.class, &error.text)),
+        };
+        let lane = self.lane_mut(no);
+        let effect = Effect::Lane(lane.status.clone());
+        let (name, destination) = (lane.name.clone(), lane.destination.clone());
+        let parcel = lane.parcels.get_mut(&nonce).ok_or(Outcome::NotFound(Missing::Parcel(nonce)))?;
+        if parcel.stage != Stage::Assigned {
+            return Err(Outcome::Stale(Stale::Parcel(parcel.stage.kind())));
+        }
+        if parcel.cancel.as_ref() == Some(&then) {
+            return Ok(Outcome::Duplicate(effect));
+        }
+        parcel.cancel = Some(then.clone());
+        disk.put_parcel(no, nonce, parcel);
+        self.note_on(Subject::Lane(name), Event::CancelWished { nonce, then });
+        self.touched.insert(Topic::Outbox(destination));
+        Ok(Outcome::Applied(effect))
+    }
+
     pub(super) fn set_lane_status(&mut self, at: usize, status: LaneStatus) -> bool {
         let lane = &mut self.lanes[at];
         if lane.status == status {
@@ -161,9 +195,7 @@ impl Machine {
             return Err(Outcome::Invalid(Invalid::TooMany { what: "parcels", count, max: ASSIGN_MAX }));
         }
         self.check_seat(&Seat::Lane(op.lane), op.owner)?;
-        if self.lanes[usize::from(no.0)].quarantine_is_over(self.now) {
-            self.set_lane_status(usize::from(no.0), LaneStatus::Active);
-        }
+        self.end_quarantine(no);
         let (mut stored, mut fresh, mut rest) = (0, false, None);
         for (parcel, nonce) in op.parcels.into_iter().zip((0..).map(|n| op.first.plus(n))) {
             match self.assign_one(disk, no, nonce, parcel) {
@@ -182,12 +214,18 @@ impl Machine {
         Ok(if fresh { Outcome::Applied(effect) } else { Outcome::Duplicate(effect) })
     }
 
+    /// A quarantine ends by itself, once somebody wants to use the lane.
+    fn end_quarantine(&mut self, no: LaneNo) {
+        if self.lanes[usize::from(no.0)].quarantine_is_over(self.now) {
+            self.set_lane_status(usize::from(no.0), LaneStatus::Active);
+        }
+    }
+
     /// Puts one parcel on the lane's next slot; answers whether it is new there.
     fn assign_one<D: Disk>(&mut self, disk: &mut D, no: LaneNo, nonce: Nonce, new: NewParcel) -> Result<bool, Outcome> {
         let lane = self.lane_mut(no);
         if nonce < lane.next {
-            let stored = lane.parcels.get(&nonce);
-            let same = stored.is_some_and(|parcel| parcel.attempts.iter().any(|a| a.hash == new.attempt.hash));
+            let same = lane.parcels.get(&nonce).is_some_and(|parcel| parcel.has_attempt(&new.attempt.hash));
             return if same { Ok(false) } else { Err(Outcome::Stale(Stale::Nonce { next: lane.next })) };
         }
         if lane.next.0 == u64::MAX {
@@ -202,29 +240,58 @@ impl Machine {
         if lane.parcels.len() >= lane.window as usize {
             return Err(Outcome::Full(Full::Window { window: lane.window }));
         }
-        check_attempt(&new.attempt)?;
         let slots = self.ready_slots(disk, no, &new)?;
+        self.occupy(disk, no, nonce, new, slots);
+        self.lane_mut(no).next = nonce.plus(1);
+        self.dirty_lanes.insert(no);
+        Ok(true)
+    }
+
+    /// Puts a checked parcel on its slot, and these requests with it.
+    fn occupy<D: Disk>(&mut self, disk: &mut D, no: LaneNo, nonce: Nonce, new: NewParcel, slots: Vec<Slot>) {
         let parcel = Parcel {
             deliveries: new.deliveries,
             attempts: vec![new.attempt],
             stage: Stage::Assigned,
             entry: self.high.entry,
+            cancel: None,
         };
         disk.put_parcel(no, nonce, &parcel);
         let lane = self.lane_mut(no);
-        lane.next = nonce.plus(1);
         let name = lane.name.clone();
         lane.parcels.insert(nonce, parcel);
-        self.dirty_lanes.insert(no);
         for slot in slots {
             self.note(slot, Event::Assigned { lane: name.clone(), nonce });
             self.set_delivery(slot, Delivery::Assigned { lane: no, nonce });
         }
-        Ok(true)
+    }
+
+    /// Puts a parcel on a slot that was passed over.
+    pub(super) fn fill<D: Disk>(&mut self, disk: &mut D, op: Fill) -> Result<Outcome, Outcome> {
+        let no = self.lane_no(&op.lane)?;
+        self.check_seat(&Seat::Lane(op.lane.clone()), op.owner)?;
+        let (nonce, new) = (op.nonce, op.parcel);
+        let hash = new.attempt.hash;
+        let lane = &self.lanes[usize::from(no.0)];
+        if lane.parcels.get(&nonce).is_some_and(|parcel| parcel.has_attempt(&hash)) {
+            return Ok(Outcome::Duplicate(Effect::Done));
+        }
+        if !lane.is_gap(nonce) {
+            return Err(Outcome::Stale(Stale::Nonce { next: lane.next }));
+        }
+        if !new.deliveries.is_empty() {
+            self.end_quarantine(no);
+        }
+        self.lanes[usize::from(no.0)].takes_fill(nonce, new.deliveries.is_empty())?;
+        let slots = self.ready_slots(disk, no, &new)?;
+        self.occupy(disk, no, nonce, new, slots);
+        self.note_on(Subject::Lane(op.lane), Event::Filled { nonce, hash });
+        Ok(Outcome::Applied(Effect::Done))
     }
 
     /// The requests that a parcel is to carry, if every one may be sent on this lane now.
     fn ready_slots<D: Disk>(&self, disk: &mut D, no: LaneNo, new: &NewParcel) -> Result<Vec<Slot>, Outcome> {
+        check_attempt(&new.attempt, &new.deliveries)?;
         if new.deliveries.len() > PARCEL_MAX {
             let count = new.deliveries.len();
             return Err(Outcome::Invalid(Invalid::TooMany { what: "deliveries", count, max: PARCEL_MAX }));
@@ -279,13 +346,13 @@ impl Machine {
     pub(super) fn attempt<D: Disk>(&mut self, disk: &mut D, op: Attempt) -> Result<Outcome, Outcome> {
         let no = self.lane_no(&op.lane)?;
         self.check_seat(&Seat::Lane(op.lane.clone()), op.owner)?;
-        check_attempt(&op.attempt)?;
         let (nonce, hash) = (op.nonce, op.attempt.hash);
         let parcel = self.lane_mut(no).parcels.get_mut(&nonce);
         let parcel = parcel.ok_or(Outcome::NotFound(Missing::Parcel(nonce)))?;
-        if parcel.attempts.iter().any(|known| known.hash == hash) {
+        if parcel.has_attempt(&hash) {
             return Ok(Outcome::Duplicate(Effect::Done));
         }
+        check_attempt(&op.attempt, &parcel.deliveries)?;
         if parcel.attempts.len() >= ATTEMPTS_MAX {
             return Err(Outcome::Full(Full::Attempts));
         }
@@ -300,8 +367,7 @@ impl Machine {
         self.check_seat(&Seat::Lane(op.lane), op.owner)?;
         let lane = self.lane_mut(no);
         let Some(parcel) = lane.parcels.get(&op.nonce) else {
-            // Below the high-water mark it was there and has ended.
-            let ended = op.nonce < lane.next;
+            let ended = op.nonce < lane.settled;
             return if ended {
                 Ok(Outcome::Duplicate(Effect::Done))
             } else {
@@ -361,14 +427,19 @@ impl Machine {
         }
         let lane = self.lane_mut(no);
         lane.parcels.remove(&nonce);
+        lane.settled = lane.settled.max(nonce.plus(1));
         let destination = lane.destination.clone();
         disk.delete_parcel(no, nonce);
+        self.dirty_lanes.insert(no);
         // There is room in the window again.
         self.touched.insert(Topic::Outbox(destination));
     }
 }
 
-fn check_attempt(attempt: &crate::sender::SignedAttempt) -> Result<(), Outcome> {
+fn check_attempt(attempt: &SignedAttempt, deliveries: &[RequestId]) -> Result<(), Outcome> {
+    if deliveries.is_empty() && attempt.kind == AttemptKind::Carry {
+        return Err(Outcome::Invalid(Invalid::Empty("parcel with an attempt that carries it")));
+    }
     let bytes = attempt.bytes.len();
     if bytes > PAYLOAD_BYTES_MAX {
         return Err(Outcome::Invalid(Invalid::PayloadTooLarge { bytes, max: PAYLOAD_BYTES_MAX }));

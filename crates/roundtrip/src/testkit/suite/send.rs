@@ -170,7 +170,7 @@ pub async fn a_window_bounds_what_is_under_way(bench: Bench) {
     assert_eq!(bench.apply(second.clone()).await, Outcome::Full(Full::Window { window: 1 }));
     bench.applied(settle(owner, 0, Assigned, Sight::Final(block(1, 5), Judgement::Done))).await;
     assert_eq!(bench.applied(second).await, Effect::Assigned(1, None));
-    let third = assign(owner, 2, vec![parcel(&[], signed(3, Carry))]);
+    let third = assign(owner, 2, vec![parcel(&[], signed(3, Cancel))]);
     assert_eq!(bench.apply(third.clone()).await, Outcome::Full(Full::Window { window: 1 }));
     let wider = order(Order::Open { destination: destination(), window: 2, first: Nonce(0) });
     bench.applied(wider).await;
@@ -236,7 +236,7 @@ pub async fn a_parcel_goes_through_its_stages(mut bench: Bench) {
     // The slot stays used, although nothing is kept of it.
     let view = lane_view(&bench).await;
     assert_eq!((view.next, view.under_way), (Nonce(1), 0));
-    let again = bench.apply(assign(owner, 0, vec![parcel(&[], signed(5, Carry))])).await;
+    let again = bench.apply(assign(owner, 0, vec![parcel(&[], signed(5, Cancel))])).await;
     assert_eq!(again, Outcome::Stale(Stale::Nonce { next: Nonce(1) }));
 }
 
@@ -340,7 +340,7 @@ pub async fn a_lane_obeys_its_orders(mut bench: Bench) {
     for (told, outcome) in orders {
         let op = order(told);
         assert_eq!(bench.apply(op.clone()).await, outcome, "{op:?}");
-        let (status, fill) = (lane_view(&bench).await.status, vec![parcel(&[], signed(1, Carry))]);
+        let (status, fill) = (lane_view(&bench).await.status, vec![parcel(&[], signed(1, Cancel))]);
         bench.restart().await;
         assert_eq!(lane_view(&bench).await.status, status, "a restart after {op:?}");
         if status != LaneStatus::Active {
@@ -383,7 +383,7 @@ pub async fn a_quarantine_ends(mut bench: Bench) {
     let owner = bench.open_lane(8).await;
     let until = bench.now().plus(1000);
     bench.applied(order(Order::Quarantine { until })).await;
-    let fill = |n| assign(owner, n, vec![parcel(&[], signed(n, Carry))]);
+    let fill = |n| assign(owner, n, vec![parcel(&[], signed(n, Cancel))]);
     let quarantined = LaneStatus::Quarantined { until };
     assert_eq!(bench.apply(fill(0)).await, Outcome::Stale(Stale::Lane(quarantined)));
     bench.clock.advance_ms(1000);
