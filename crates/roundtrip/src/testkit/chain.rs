@@ -64,9 +64,13 @@ impl Transaction {
         postcard::to_stdvec(self).unwrap_or_default()
     }
 
+    /// Whether it carries answers, or only uses its slot up.
+    pub fn kind(&self) -> AttemptKind {
+        if self.purpose == Purpose::Carry { AttemptKind::Carry } else { AttemptKind::Cancel }
+    }
+
     fn signed(&self) -> SignedAttempt {
-        let kind = if self.purpose == Purpose::Carry { AttemptKind::Carry } else { AttemptKind::Cancel };
-        SignedAttempt { hash: self.hash(), kind, bytes: self.bytes().into() }
+        SignedAttempt { hash: self.hash(), kind: self.kind(), bytes: self.bytes().into() }
     }
 }
 

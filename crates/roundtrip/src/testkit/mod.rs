@@ -102,6 +102,10 @@ macro_rules! conformance {
                 a_delivered_failure_ends_dead
                 an_answer_that_nobody_wants_any_longer_settles
                 a_lane_obeys_its_orders
+                a_gap_is_filled_once
+                gaps_are_filled_as_the_lane_lets
+                a_fill_may_go_beyond_the_window
+                a_cancel_is_a_wish
                 a_quarantine_ends
             }
             upkeep {

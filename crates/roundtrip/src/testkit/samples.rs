@@ -4,8 +4,9 @@
 use crate::inbox::Standing;
 use crate::sender::{AttemptKind, Block, ParcelStage, SignedAttempt};
 use crate::store::op::{
-    Admit, Amend, Amendment, Answer, Assign, Attempt, ChainTick, CursorMove, Extend, Fail, Gather, Grant, Lead, Lease,
-    Mend, NewParcel, NewRequest, Publish, PublishResult, Release, Remedy, Seat, Settle, Sight, Verdict,
+    Admit, AfterCancel, Amend, Amendment, Answer, Assign, Attempt, ChainTick, CursorMove, Extend, Fail, Fill, Gather,
+    Grant, LaneOrder, Lead, Lease, Mend, NewParcel, NewRequest, Order, Publish, PublishResult, Release, Remedy, Seat,
+    Settle, Sight, Verdict,
 };
 use crate::store::policy::{Backoff, RoutePolicy};
 use crate::store::query::ReadyDelivery;
@@ -258,6 +259,16 @@ pub fn parcel(numbers: &[u64], attempt: SignedAttempt) -> NewParcel {
 /// Parcels onto the lane, from this slot on.
 pub fn assign(owner: Token, first: u64, parcels: Vec<NewParcel>) -> Assign {
     Assign { lane: lane(), owner, first: Nonce(first), parcels }
+}
+
+/// A parcel onto a gap of the lane.
+pub fn fill(owner: Token, nonce: u64, parcel: NewParcel) -> Fill {
+    Fill { lane: lane(), owner, nonce: Nonce(nonce), parcel }
+}
+
+/// A wish that a slot of the lane be cancelled.
+pub fn cancel(nonce: u64, then: AfterCancel) -> LaneOrder {
+    LaneOrder { lane: lane(), order: Order::Cancel { nonce: Nonce(nonce), then } }
 }
 
 /// Another attempt for a slot.

@@ -13,8 +13,9 @@ use crate::inbox::{Standing, StateKind};
 use crate::listener::Cursor;
 use crate::sender::{AttemptKind, ParcelStage};
 use crate::store::op::{
-    Admit, Answer, Close, CursorMove, Define, Effect, Extend, Fail, Gather, Grant, GroupPlan, Judgement, LaneOrder,
-    Lead, Lease, NewRequest, Op, Order, Outcome, Pause, Prune, Publish, PublishResult, Remedy, Seat, Sight, Verdict,
+    Admit, AfterCancel, Answer, Close, CursorMove, Define, Effect, Extend, Fail, Gather, Grant, GroupPlan, Judgement,
+    LaneOrder, Lead, Lease, NewRequest, Op, Order, Outcome, Pause, Prune, Publish, PublishResult, Remedy, Seat, Sight,
+    Verdict,
 };
 use crate::store::policy::{Gate, QueueOrder, Retention, RoutePolicy};
 use crate::store::{ReadExt, Store, StoreError};
@@ -254,12 +255,13 @@ async fn work(stage: &mut Stage, quotes: RouteName) {
     }
 }
 
-/// Two parcels: one is bumped and settles, one is cancelled and sent again.
+/// Two parcels: one is bumped and settles, one is cancelled and sent again; and two gaps.
 async fn send(stage: &mut Stage, owner: Token) {
     use AttemptKind::{Cancel, Carry};
     use ParcelStage::{Assigned, Confirmed, Included};
     let parcels = vec![parcel(&[1], signed(1, Carry)), parcel(&[2], signed(2, Carry))];
     stage.tell_one(assign(owner, 7, parcels)).await;
+    stage.tell_one(cancel(8, AfterCancel::Requeue)).await;
     stage.tell(vec![attempt(owner, 7, signed(21, Carry)).into(), attempt(owner, 8, signed(22, Cancel)).into()]).await;
     stage
         .tell(vec![
@@ -278,6 +280,12 @@ async fn send(stage: &mut Stage, owner: Token) {
         .await;
     stage.tell_one(assign(owner, 9, vec![parcel(&[2], signed(3, Carry))])).await;
     stage.tell_one(settle(owner, 9, Assigned, Sight::Included(block(3, 210)))).await;
+    // Slots of somebody else's that were never used after all.
+    let order = Order::Reconcile { outside_next: Nonce(12) };
+    stage.tell_one(LaneOrder { lane: lane(), order }).await;
+    stage.tell_one(fill(owner, 10, parcel(&[], signed(4, Cancel)))).await;
+    stage.tell_one(settle(owner, 10, Assigned, Sight::Final(block(4, 211), Judgement::Done))).await;
+    stage.tell_one(fill(owner, 11, parcel(&[], signed(5, Cancel)))).await;
     for (n, state) in [(1, StateKind::Settled), (2, StateKind::Included)] {
         stage.state(n, state).await;
     }

@@ -10,6 +10,7 @@ mod delivering;
 mod file;
 mod follow;
 mod keeping;
+mod killed;
 mod memory;
 mod random;
 mod sender;

@@ -10,9 +10,9 @@ use roundtrip::inbox::{Identity, Standing};
 use roundtrip::listener::Cursor;
 use roundtrip::sender::{AttemptKind, ParcelStage};
 use roundtrip::store::op::{
-    Admit, Amend, Amendment, Answer, Assign, Attempt, ChainTick, Close, CursorMove, Define, Effect, Extend, Fail,
-    Gather, Grant, GroupPlan, Judgement, LaneOrder, Lead, Lease, Mend, NewParcel, NewRequest, Op, Order, Outcome,
-    Pause, Prune, Publish, PublishResult, Release, Remedy, Seat, Settle, Sight, Verdict,
+    Admit, AfterCancel, Amend, Amendment, Answer, Assign, Attempt, ChainTick, Close, CursorMove, Define, Effect,
+    Extend, Fail, Fill, Gather, Grant, GroupPlan, Judgement, LaneOrder, Lead, Lease, Mend, NewParcel, NewRequest, Op,
+    Order, Outcome, Pause, Prune, Publish, PublishResult, Release, Remedy, Seat, Settle, Sight, Verdict,
 };
 use roundtrip::store::policy::{Backoff, Gate, Horizon, OnDuplicate, QueueOrder, Rate, Retention, RoutePolicy};
 use roundtrip::store::query::{LaneView, ListFilter, ReadyDelivery, RequestView};
@@ -314,7 +314,10 @@ impl World {
             13..=17 => self.lease(dice),
             18..=22 => self.answer(dice),
             23..=25 => self.give_back(dice),
-            26..=28 => self.assign(dice),
+            26..=28 => match dice.one_in(4) {
+                true => self.fill(dice),
+                false => self.assign(dice),
+            },
             29..=31 => self.settle(dice),
             32 => self.publish(dice),
             33..=35 => self.upkeep(dice),
@@ -472,11 +475,32 @@ impl World {
         let mut ready = self.ready.clone();
         let parcels = (0..=dice.roll(2)).map(|_| {
             let anyone = (0..dice.roll(16) / 14).map(|_| id(dice.roll(IDS)));
-            let deliveries = anyone.chain(ready.drain(..ready.len().min(2))).collect();
-            NewParcel { deliveries, attempt: self.signed(dice) }
+            let deliveries: Vec<RequestId> = anyone.chain(ready.drain(..ready.len().min(2))).collect();
+            self.parcel(dice, deliveries)
         });
         let parcels = parcels.collect();
         Op::Assign(Assign { owner: self.token(dice, Seat::Lane(lane.clone())), lane, first, parcels })
+    }
+
+    /// Mostly with an attempt that may be its first.
+    fn parcel(&mut self, dice: &mut Dice, deliveries: Vec<RequestId>) -> NewParcel {
+        let mut attempt = self.signed(dice);
+        if deliveries.is_empty() && !dice.one_in(8) {
+            attempt.kind = AttemptKind::Cancel;
+        }
+        NewParcel { deliveries, attempt }
+    }
+
+    /// Mostly onto a gap, if there is one.
+    fn fill(&mut self, dice: &mut Dice) -> Op {
+        let view = dice.pick(&self.lanes).unwrap();
+        let occupied = |nonce: &u64| view.parcels.iter().any(|parcel| parcel.nonce.0 == *nonce);
+        let gaps: Vec<u64> = (view.settled.0.max(5)..view.next.0).filter(|nonce| !occupied(nonce)).collect();
+        let gap = dice.pick(&gaps).filter(|_| !dice.one_in(8));
+        let nonce = Nonce(gap.unwrap_or_else(|| view.next.0.saturating_sub(dice.roll(4))));
+        let ready = if dice.one_in(2) { dice.pick(&self.ready) } else { None };
+        let parcel = self.parcel(dice, ready.into_iter().collect());
+        Op::Fill(Fill { owner: self.token(dice, Seat::Lane(view.name.clone())), lane: view.name, nonce, parcel })
     }
 
     fn settle(&mut self, dice: &mut Dice) -> Op {
@@ -543,8 +567,14 @@ impl World {
     }
 
     fn order(&self, dice: &mut Dice) -> Op {
-        let LaneView { name: lane, next, .. } = dice.pick(&self.lanes).unwrap();
-        let outside_next = next.plus(u64::from(dice.one_in(6)));
+        let LaneView { name: lane, next, parcels, .. } = dice.pick(&self.lanes).unwrap();
+        let outside_next = next.plus(if dice.one_in(6) { 1 + dice.roll(3) } else { 0 });
+        if dice.one_in(3) {
+            let nonce = dice.pick(&parcels).map_or(next, |parcel| parcel.nonce);
+            let dead = AfterCancel::Dead(note(ErrorClass::Fatal));
+            let then = if dice.one_in(2) { dead } else { AfterCancel::Requeue };
+            return Op::Lane(LaneOrder { lane, order: Order::Cancel { nonce, then } });
+        }
         let order = match dice.roll(8) {
             0 => Order::Pause { reason: "funds".into() },
             1 => Order::Quarantine { until: self.now.plus(dice.roll(2000)) },

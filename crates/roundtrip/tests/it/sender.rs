@@ -10,24 +10,26 @@ use roundtrip::inbox::StateKind;
 use roundtrip::sender::chain::{Broadcast, Cargo, Chain, ChainFuture, Sighting, Unsigned};
 use roundtrip::sender::{LaneStatus, Patience, SendOrder, Sender, SenderOptions, SignedAttempt};
 use roundtrip::station::{Shutdown, StationError};
-use roundtrip::store::op::{Admit, Define, Effect, LaneOrder, NewRequest, Op, Order, Outcome};
+use roundtrip::store::op::{
+    Admit, AfterCancel, Define, Effect, LaneOrder, Mend, NewRequest, Op, Order, Outcome, Remedy,
+};
 use roundtrip::store::policy::RoutePolicy;
-use roundtrip::store::query::{LaneView, ParcelView, Query, Reply};
+use roundtrip::store::query::{Found, LaneView, ParcelView, Query, Reply};
 use roundtrip::store::{Changes, MemoryStore, Options, ReadExt, Store, StoreExt, StoreFuture, Topic};
 use roundtrip::testkit::bench::START;
-use roundtrip::testkit::chain::{FINAL_DEPTH, TestChain};
+use roundtrip::testkit::chain::{FINAL_DEPTH, Purpose, TestChain};
 use roundtrip::testkit::samples::{answer, destination, final_request, id, lane_named, lease, policy, route};
-use roundtrip::words::{ATTEMPTS_MAX, HolderName, LaneName, Nonce, PAYLOAD_BYTES_MAX, Payload};
+use roundtrip::words::{ATTEMPTS_MAX, ErrorClass, ErrorNote, HolderName, LaneName, Nonce, PAYLOAD_BYTES_MAX, Payload};
 use tokio::task::JoinHandle;
 
 const BLOCK: Duration = Duration::from_secs(1);
 
 /// A store with answers that are ready, and the chain that they go to.
-struct Scene {
-    store: Arc<MemoryStore>,
-    chain: TestChain,
+pub(crate) struct Scene {
+    pub(crate) store: Arc<MemoryStore>,
+    pub(crate) chain: TestChain,
     clock: Arc<dyn Clock>,
-    options: SenderOptions,
+    pub(crate) options: SenderOptions,
     lanes: Vec<LaneName>,
 }
 
@@ -57,26 +59,26 @@ impl Store for Dying {
 }
 
 /// A sender at work.
-struct Running {
-    shutdown: Shutdown,
-    task: JoinHandle<Result<(), StationError>>,
+pub(crate) struct Running {
+    pub(crate) shutdown: Shutdown,
+    pub(crate) task: JoinHandle<Result<(), StationError>>,
 }
 
 impl Running {
-    async fn stop(self) {
+    pub(crate) async fn stop(self) {
         self.shutdown.cancel();
         self.task.await.unwrap().unwrap();
     }
 
     /// Ends it as a crash of its process would.
-    async fn crash(self) {
+    pub(crate) async fn crash(self) {
         self.task.abort();
         assert!(self.task.await.is_err());
     }
 }
 
 impl Scene {
-    async fn new(lanes: &[&str]) -> Scene {
+    pub(crate) async fn new(lanes: &[&str]) -> Scene {
         let clock: Arc<dyn Clock> = Arc::new(TokioClock::starting_at(START));
         let store = Arc::new(MemoryStore::new(clock.clone(), Options::default()));
         let policy = RoutePolicy { destination: Some(destination()), ..policy() };
@@ -88,7 +90,7 @@ impl Scene {
     }
 
     /// Requests that were answered and are ready to be sent.
-    async fn answered(&self, numbers: std::ops::Range<u64>) {
+    pub(crate) async fn answered(&self, numbers: std::ops::Range<u64>) {
         let requests = numbers.map(final_request).collect();
         self.store.apply_one(Op::Admit(Admit { cursor: None, requests })).await.unwrap();
         let Outcome::Applied(Effect::Leased(grants)) = self.store.apply_one(lease(1000)).await.unwrap() else {
@@ -97,7 +99,7 @@ impl Scene {
         self.store.apply(grants.iter().map(|grant| Op::Answer(answer(grant))).collect()).await.unwrap();
     }
 
-    fn sender(&self, store: Arc<dyn Store>, name: &str) -> Sender {
+    pub(crate) fn sender(&self, store: Arc<dyn Store>, name: &str) -> Sender {
         Sender {
             store,
             chain: Arc::new(self.chain.clone()) as Arc<dyn Chain>,
@@ -138,7 +140,7 @@ impl Scene {
     }
 
     /// All of these were answered on the chain, each once, and nothing is left to do.
-    async fn assert_all_settled(&self, count: u64) {
+    pub(crate) async fn assert_all_settled(&self, count: u64) {
         let answers = self.chain.answers();
         let once: Vec<usize> = (0..count).map(|n| answers.get(&id(n)).copied().unwrap_or(0)).collect();
         assert_eq!(once, vec![1; usize::try_from(count).unwrap()]);
@@ -399,15 +401,164 @@ async fn at_the_highest_fee_the_same_bytes_are_sent_again() {
     running.stop().await;
 }
 
+/// The kind of each state that live requests are in, with how many are.
+async fn states(scene: &Scene) -> Vec<(StateKind, u64)> {
+    let counts = scene.store.counts().await.unwrap();
+    counts.iter().map(|count| (count.state, count.requests)).collect()
+}
+
+fn purposes(scene: &Scene) -> Vec<Purpose> {
+    let blocks = scene.chain.blocks();
+    blocks.iter().flat_map(|block| &block.transactions).map(|transaction| transaction.purpose).collect()
+}
+
+async fn order(scene: &Scene, order: Order) -> Outcome {
+    scene.store.apply_one(LaneOrder { lane: lane_named("a"), order }).await.unwrap()
+}
+
 #[tokio::test(start_paused = true)]
-async fn rejected_bytes_are_replaced_by_others_on_the_same_slot() {
+async fn rejected_bytes_are_cancelled_on_their_slot_and_the_answer_waits_for_a_person() {
     let scene = Scene::new(&["a"]).await;
+    // Also the first bytes that are to use the slot up.
     scene.chain.reject_next(2);
     scene.answered(0..1).await;
     let running = scene.start("one");
-    scene.blocks(40).await;
+    tokio::time::sleep(BLOCK / 4).await;
+    scene.answered(1..2).await;
+    scene.blocks(30).await;
+    assert_eq!(purposes(&scene), [Purpose::Cancel, Purpose::Carry]);
+    assert_eq!(states(&scene).await, [(StateKind::Dead, 1)]);
+    let Some(Found::Live(view, bodies)) = scene.store.get(id(0)).await.unwrap() else { panic!("it waits") };
+    assert!(view.error.is_some_and(|error| error.text.contains("not these bytes")));
+    assert!(bodies.response.is_some(), "with its answer");
+    scene.store.apply_one(Mend { id: id(0), remedy: Remedy::Retry }).await.unwrap();
+    scene.blocks(10).await;
+    scene.assert_all_settled(2).await;
+    running.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_rejected_bump_leaves_the_bytes_before_it() {
+    let mut scene = Scene::new(&["a"]).await;
+    scene.options.patience.resend_ms = 60_000;
+    scene.answered(0..1).await;
+    let running = scene.start("one");
+    tokio::time::sleep(BLOCK / 4).await;
+    scene.chain.set_base_fee(100);
+    while scene.lane("a").await.parcels[0].attempts.len() == 1 {
+        scene.chain.reject_next(1);
+        tokio::time::sleep(BLOCK).await;
+    }
+    assert_eq!(scene.lane("a").await.parcels[0].cancel, None);
+    scene.chain.set_base_fee(1);
+    scene.blocks(10).await;
     scene.assert_all_settled(1).await;
-    assert_eq!(scene.lane("a").await.next, Nonce(1));
+    assert_eq!(purposes(&scene), [Purpose::Carry]);
+    running.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_parcel_that_nobody_wants_is_cancelled_unless_it_is_faster() {
+    let scene = Scene::new(&["a"]).await;
+    scene.answered(0..2).await;
+    let running = scene.start("one");
+    tokio::time::sleep(BLOCK / 4).await;
+    scene.chain.set_base_fee(5);
+    let then = AfterCancel::Dead(ErrorNote::new(ErrorClass::Fatal, "no longer wanted"));
+    assert!(order(&scene, Order::Cancel { nonce: Nonce(0), then }).await.holds());
+    scene.blocks(1).await;
+    // What the next slot carries is too cheap for now, and has not been mined.
+    assert_eq!(purposes(&scene), [Purpose::Cancel]);
+    scene.chain.set_base_fee(1);
+    scene.blocks(10).await;
+    assert_eq!(states(&scene).await, [(StateKind::Dead, 1)]);
+    assert_eq!(scene.chain.answers().into_keys().collect::<Vec<_>>(), [id(1)]);
+    // One that is mined before the wish comes to anything is done.
+    scene.store.apply_one(Mend { id: id(0), remedy: Remedy::Retry }).await.unwrap();
+    tokio::time::sleep(BLOCK / 4).await;
+    scene.chain.mine();
+    assert!(order(&scene, Order::Cancel { nonce: Nonce(2), then: AfterCancel::Requeue }).await.holds());
+    scene.blocks(10).await;
+    scene.assert_all_settled(2).await;
+    assert_eq!(purposes(&scene), [Purpose::Cancel, Purpose::Carry, Purpose::Carry]);
+    running.stop().await;
+}
+
+/// A lane whose slots below this one were passed over: nobody uses them after all.
+async fn passed_over(scene: &Scene, slots: u64) {
+    let open = Order::Open { destination: destination(), window: scene.options.window, first: Nonce(slots) };
+    assert!(order(scene, open).await.holds());
+}
+
+#[tokio::test(start_paused = true)]
+async fn gaps_are_filled_with_answers_if_there_are_any_and_with_nothing_otherwise() {
+    let mut scene = Scene::new(&["a"]).await;
+    scene.options.window = 1;
+    passed_over(&scene, 3).await;
+    scene.answered(0..3).await;
+    let running = scene.start("one");
+    scene.blocks(2).await;
+    assert_eq!(purposes(&scene), [], "an empty slot may still be used by whoever had it");
+    scene.blocks(20).await;
+    scene.assert_all_settled(3).await;
+    let view = scene.lane("a").await;
+    assert_eq!((view.next, view.settled), (Nonce(4), Nonce(4)));
+    use Purpose::{Cancel, Carry};
+    assert_eq!(purposes(&scene), [Carry, Carry, Cancel, Carry]);
+    running.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_strict_destination_fills_gaps_with_nothing() {
+    let mut scene = Scene::new(&["a"]).await;
+    scene.options.order = SendOrder::Strict;
+    scene.options.window = 2;
+    passed_over(&scene, 2).await;
+    scene.answered(0..10).await;
+    let running = scene.start("one");
+    scene.blocks(40).await;
+    scene.assert_all_settled(10).await;
+    let blocks = scene.chain.blocks();
+    let sent: Vec<_> = blocks.iter().flat_map(|b| &b.transactions).flat_map(|t| t.answers.clone()).collect();
+    assert_eq!(sent, (0..10).map(id).collect::<Vec<_>>());
+    running.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_outsider_who_leaves_a_slot_leaves_no_gap() {
+    let scene = Scene::new(&["a"]).await;
+    let running = scene.start("one");
+    scene.blocks(1).await;
+    scene.chain.use_slot_after(&lane_named("a"));
+    scene.blocks(1).await;
+    assert_eq!(scene.lane("a").await.status, LaneStatus::Stopped);
+    assert!(order(&scene, Order::Reconcile { outside_next: Nonce(1) }).await.holds());
+    scene.answered(0..3).await;
+    scene.blocks(1).await;
+    assert_eq!(scene.chain.drop_outsiders(&lane_named("a")), 1);
+    assert_eq!(scene.chain.gaps(), [(lane_named("a"), Nonce(1))], "everything waits");
+    scene.blocks(20).await;
+    scene.assert_all_settled(3).await;
+    assert_eq!(purposes(&scene)[0], Purpose::Cancel);
+    running.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_paused_lane_fills_its_gaps_with_nothing_and_a_stopped_one_does_not() {
+    let scene = Scene::new(&["a"]).await;
+    passed_over(&scene, 2).await;
+    order(&scene, Order::Observe { outside_next: Nonce(3) }).await;
+    scene.answered(0..1).await;
+    let running = scene.start("one");
+    scene.blocks(20).await;
+    assert_eq!(purposes(&scene), []);
+    order(&scene, Order::Reconcile { outside_next: Nonce(2) }).await;
+    order(&scene, Order::Pause { reason: "a person".into() }).await;
+    scene.blocks(20).await;
+    assert_eq!(purposes(&scene), [Purpose::Cancel, Purpose::Cancel]);
+    order(&scene, Order::Resume).await;
+    scene.blocks(10).await;
+    scene.assert_all_settled(1).await;
     running.stop().await;
 }
 

@@ -16,15 +16,15 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use roundtrip::clock::{Clock, SystemClock, TokioClock};
-use roundtrip::inbox::Standing;
+use roundtrip::inbox::{Standing, StateKind};
 use roundtrip::listener::{CatchUp, Every, Follower, FollowerOptions, FollowerStats, Source, Tick, request_with_id};
 use roundtrip::outbox::{CallSink, Courier, CourierOptions, SinkError};
 use roundtrip::sender::{LaneStatus, Patience, Sender, SenderOptions};
 use roundtrip::station::{Shutdown, StationError};
 use roundtrip::store::journal::Event;
-use roundtrip::store::op::{Define, Gather, GroupPlan, LaneOrder, NewRequest, Order};
+use roundtrip::store::op::{AfterCancel, Define, Gather, GroupPlan, LaneOrder, Mend, NewRequest, Order, Remedy};
 use roundtrip::store::policy::{Backoff, Gate, Horizon, RoutePolicy};
-use roundtrip::store::query::ReadyDelivery;
+use roundtrip::store::query::{ListFilter, ReadyDelivery};
 use roundtrip::store::{MemoryStore, Options, ReadExt, Store, StoreExt};
 use roundtrip::testkit::bench::START;
 use roundtrip::testkit::chain::TestChain;
@@ -33,7 +33,9 @@ use roundtrip::testkit::samples::{
     destination, group_named, id, lane_named, occurrence, origin, other_destination, request, route, route_named,
 };
 use roundtrip::upkeep::{Upkeep, UpkeepOptions};
-use roundtrip::words::{HolderName, ItemId, ListenerName, Payload, RequestId, UnixMs, WorkerName};
+use roundtrip::words::{
+    ErrorClass, ErrorNote, HolderName, ItemId, LaneName, ListenerName, Payload, RequestId, UnixMs, WorkerName,
+};
 use roundtrip::worker::{
     Done, Failure, Handled, Job, RawHandler, Typed, Worker, WorkerOptions, handler_fn, raw_handler_fn,
 };
@@ -76,6 +78,9 @@ impl Reached {
             Event::Released => "released",
             Event::Unmined => "unmined",
             Event::Attempted { .. } => "made dearer",
+            Event::CancelWished { .. } => "cancel wished",
+            Event::Filled { .. } => "gap filled",
+            Event::Died { .. } => "died",
             Event::Returned { .. } => "returned",
             Event::Superseded { .. } => "superseded",
             Event::LaneStatus { status: LaneStatus::Stopped } => "lane stopped",
@@ -86,7 +91,7 @@ impl Reached {
         self.count(path, 1);
     }
 
-    const ALL: [&'static str; 16] = [
+    const ALL: [&'static str; 19] = [
         "attached",
         "orphaned",
         "included again",
@@ -95,6 +100,9 @@ impl Reached {
         "released",
         "unmined",
         "made dearer",
+        "cancel wished",
+        "gap filled",
+        "died",
         "returned",
         "lane stopped",
         "lane paused",
@@ -349,13 +357,27 @@ impl World {
         }
     }
 
-    /// Outsiders use slots, transactions have no effect, money runs out; and a person
-    /// mends what only a person can.
+    /// Outsiders use slots or leave them after all, transactions have no effect or are
+    /// rejected, money runs out; and a person mends what only a person can.
     async fn trouble_lanes(&mut self) {
         let lane = lane_named(if self.weather.below(2) == 0 { "a" } else { "b" });
+        let stormy = self.weather.once_in(1);
+        for lane in [lane_named("a"), lane_named("b")] {
+            if !stormy || self.weather.once_in(8) {
+                self.chain.drop_outsiders(&lane);
+            }
+        }
         if self.weather.once_in(30) {
             self.chain.use_slot(&lane);
         }
+        if self.weather.once_in(15) {
+            self.chain.use_slot_after(&lane);
+        }
+        self.chain.reject_next(u64::from(self.weather.once_in(20)));
+        if self.weather.once_in(6) {
+            self.cancel_one(&lane).await;
+        }
+        self.mend_dead().await;
         let unlucky = request(self.weather.below(self.requests.max(1))).id;
         self.chain.set_reverting_alone(self.weather.once_in(4).then_some(unlucky));
         let broke = self.weather.once_in(20);
@@ -365,6 +387,10 @@ impl World {
             let [pending, latest, settled] = self.chain.slots(&lane);
             let order = match view.status {
                 LaneStatus::Paused { .. } if !broke => Order::Resume,
+                // Hasty: what the outsider sent may yet vanish.
+                LaneStatus::Stopped if pending > latest && self.weather.once_in(2) => {
+                    Order::Reconcile { outside_next: pending }
+                }
                 // What the outsider sent must be beyond any reorg before it is believed.
                 LaneStatus::Stopped if pending == latest && latest == settled => {
                     Order::Reconcile { outside_next: settled }
@@ -372,6 +398,27 @@ impl World {
                 _ => continue,
             };
             self.store.apply_one(LaneOrder { lane, order }).await.unwrap();
+        }
+    }
+
+    /// A person no longer wants one of the parcels that are under way.
+    async fn cancel_one(&self, lane: &LaneName) {
+        let Some(view) = self.store.lane(lane.clone()).await.unwrap() else { return };
+        let at = self.weather.below(view.parcels.len() as u64);
+        let Some(parcel) = view.parcels.get(usize::try_from(at).unwrap()) else { return };
+        let then = match self.weather.below(2) {
+            0 => AfterCancel::Requeue,
+            _ => AfterCancel::Dead(ErrorNote::new(ErrorClass::Fatal, "a person did not want it")),
+        };
+        let order = Order::Cancel { nonce: parcel.nonce, then };
+        self.store.apply_one(LaneOrder { lane: lane.clone(), order }).await.unwrap();
+    }
+
+    /// A person has another look at the dead letters.
+    async fn mend_dead(&self) {
+        let filter = ListFilter { states: vec![StateKind::Dead], limit: 10, ..ListFilter::default() };
+        for dead in self.store.list(filter).await.unwrap().requests {
+            self.store.apply_one(Mend { id: dead.id, remedy: Remedy::Retry }).await.unwrap();
         }
     }
 
@@ -399,6 +446,11 @@ impl World {
         left.retain(|count| count.route == route());
         assert!(lost.is_empty() && left.is_empty(), "seed {}: lost {lost:?}, left {left:?}", self.seed);
         assert_eq!(self.chain.gaps(), [], "seed {}", self.seed);
+        for lane in [lane_named("a"), lane_named("b")] {
+            let view = self.store.lane(lane.clone()).await.unwrap().unwrap();
+            let [_, latest, settled] = self.chain.slots(&lane);
+            assert_eq!((view.parcels.len(), latest, settled), (0, view.next, view.next), "seed {}", self.seed);
+        }
         self.judge_timer();
     }
 

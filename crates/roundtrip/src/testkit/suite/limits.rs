@@ -113,7 +113,7 @@ pub async fn the_largest_parcels(bench: Bench) {
     assert_eq!(over, Outcome::Invalid(Invalid::TooMany { what: "deliveries", count, max }));
     let most = bench.applied(assign(owner, 0, vec![parcel(&numbers[1..], carry(0))])).await;
     assert_eq!(most, Effect::Assigned(1, None));
-    let fills = |count: usize| (0..count as u64).map(|n| parcel(&[], carry(n + 1))).collect();
+    let fills = |count: usize| (0..count as u64).map(|n| parcel(&[], signed(n + 1, AttemptKind::Cancel))).collect();
     let over = bench.apply(assign(owner, 1, fills(ASSIGN_MAX + 1))).await;
     let (count, max) = (ASSIGN_MAX + 1, ASSIGN_MAX);
     assert_eq!(over, Outcome::Invalid(Invalid::TooMany { what: "parcels", count, max }));

@@ -1,14 +1,14 @@
-//! Seats, lanes, `assign`, `attempt`, `settle`: out, in order, without gaps.
+//! Seats, lanes, `assign`, `fill`, `attempt`, `settle`: out, in order, without gaps.
 
 use crate::inbox::StateKind;
 use crate::sender::{AttemptKind, LaneStatus, ParcelStage};
-use crate::store::ReadExt;
 use crate::store::op::{
-    Define, Effect, Fail, Full, Invalid, Judgement, LaneOrder, Lead, Missing, NewRequest, Op, Order, Outcome, Reject,
-    Remedy, Seat, Sight, Stale, Verdict,
+    AfterCancel, Define, Effect, Fail, Full, Invalid, Judgement, LaneOrder, Lead, Missing, NewRequest, Op, Order,
+    Outcome, Reject, Remedy, Seat, Sight, Stale, Verdict,
 };
 use crate::store::policy::RoutePolicy;
 use crate::store::query::LaneView;
+use crate::store::{ReadExt, Topic};
 use crate::testkit::bench::{Bench, must};
 use crate::testkit::samples::*;
 use crate::words::{ATTEMPTS_MAX, ErrorClass, Nonce, Payload, Token};
@@ -18,6 +18,10 @@ use ParcelStage::{Assigned, Confirmed, Included};
 
 fn order(order: Order) -> LaneOrder {
     LaneOrder { lane: lane(), order }
+}
+
+fn carries_nothing() -> Outcome {
+    Outcome::Invalid(Invalid::Empty("parcel with an attempt that carries it"))
 }
 
 async fn lane_view(bench: &Bench) -> LaneView {
@@ -60,9 +64,11 @@ pub async fn a_lane_is_written_by_its_holder_alone(bench: Bench) {
     let takeover = Lead { seat: Seat::Lane(lane()), holder: other_holder(), ttl_ms: 10 };
     let Effect::Led(newer, until) = bench.applied(takeover).await else { panic!("a seat is led") };
     bench.answered(3).await;
-    let writes = |owner| -> [Op; 3] {
+    bench.applied(order(Order::Reconcile { outside_next: Nonce(3) })).await;
+    let writes = |owner| -> [Op; 4] {
         [
-            assign(owner, 2, vec![parcel(&[3], signed(3, Carry))]).into(),
+            assign(owner, 3, vec![parcel(&[3], signed(3, Carry))]).into(),
+            fill(owner, 2, parcel(&[], signed(5, Cancel))).into(),
             attempt(owner, 0, signed(4, Carry)).into(),
             settle(owner, 0, Assigned, Sight::Included(block(1, 5))).into(),
         ]
@@ -151,6 +157,8 @@ pub async fn parcels_carry_what_is_ready_alone(bench: Bench) {
         let outcome = bench.apply(assign(owner, 0, vec![parcel(numbers, signed(1, Carry))])).await;
         assert_eq!(outcome, refusal, "{numbers:?}");
     }
+    let nothing = bench.apply(assign(owner, 0, vec![parcel(&[], signed(1, Carry))])).await;
+    assert_eq!(nothing, carries_nothing());
     let empty = bench.apply(assign(owner, 0, vec![])).await;
     assert_eq!(empty, Outcome::Invalid(Invalid::Empty("list of parcels")));
     let mut nowhere = assign(owner, 0, vec![parcel(&[4], signed(1, Carry))]);
@@ -351,6 +359,166 @@ pub async fn a_lane_obeys_its_orders(mut bench: Bench) {
     assert_eq!(lane_view(&bench).await.next, Nonce(5));
     let nowhere = bench.apply(LaneOrder { lane: lane_named("nowhere"), order: Order::Resume }).await;
     assert_eq!(nowhere, Outcome::NotFound(Missing::Lane(lane_named("nowhere"))));
+}
+
+/// A slot that was passed over takes one parcel, with answers or with none, and none after
+/// it is known to be used up.
+pub async fn a_gap_is_filled_once(mut bench: Bench) {
+    bench.define(policy()).await;
+    let owner = bench.open_lane(4).await;
+    bench.assigned(owner, 0, 1).await;
+    bench.applied(order(Order::Reconcile { outside_next: Nonce(5) })).await;
+    bench.assigned(owner, 5, 2).await;
+    bench.answered(3).await;
+    let no_gap = || Outcome::Stale(Stale::Nonce { next: Nonce(6) });
+    let known = || Outcome::Duplicate(Effect::Done);
+    let nothing = |n| parcel(&[], signed(n, Cancel));
+    let carrying = || parcel(&[3], signed(13, Carry));
+    let missing = Outcome::NotFound(Missing::Request(id(9)));
+    let steps = [
+        ("carries nothing", 2, parcel(&[], signed(12, Carry)), carries_nothing()),
+        ("not ready", 2, parcel(&[9], signed(12, Carry)), missing),
+        ("occupied", 0, nothing(10), no_gap()),
+        ("the next one", 6, nothing(16), no_gap()),
+        ("with nothing", 2, nothing(12), Outcome::Applied(Effect::Done)),
+        ("again", 2, nothing(12), known()),
+        ("something else", 2, nothing(22), no_gap()),
+        ("with an answer", 3, carrying(), Outcome::Applied(Effect::Done)),
+        ("the answer again", 3, carrying(), known()),
+    ];
+    for (name, nonce, parcel, outcome) in steps {
+        assert_eq!(bench.apply(fill(owner, nonce, parcel.clone())).await, outcome, "{name}");
+        bench.restart().await;
+        let again = if outcome.holds() { known() } else { outcome };
+        assert_eq!(bench.apply(fill(owner, nonce, parcel)).await, again, "{name}, after a restart");
+    }
+    bench.expect(&[(3, StateKind::Assigned)]).await;
+    let slots = |view: &LaneView| view.parcels.iter().map(|parcel| parcel.nonce.0).collect::<Vec<_>>();
+    let view = lane_view(&bench).await;
+    assert_eq!((slots(&view), view.next, view.settled), (vec![0, 2, 3, 5], Nonce(6), Nonce(0)));
+    let carry = bench.apply(attempt(owner, 2, signed(32, Carry))).await;
+    assert_eq!(carry, carries_nothing(), "there is nothing to carry");
+    bench.applied(attempt(owner, 2, signed(33, Cancel))).await;
+    // What ended shows that all below it is used up, and that is remembered.
+    let unknown = bench.apply(settle(owner, 4, Assigned, Sight::Displaced)).await;
+    assert_eq!(unknown, Outcome::NotFound(Missing::Parcel(Nonce(4))));
+    bench.applied(settle(owner, 2, Assigned, Sight::Final(block(33, 5), Judgement::Done))).await;
+    bench.restart().await;
+    let view = lane_view(&bench).await;
+    assert_eq!((slots(&view), view.settled), (vec![0, 3, 5], Nonce(3)));
+    assert_eq!(bench.apply(settle(owner, 2, Assigned, Sight::Displaced)).await, known());
+    for nonce in [1, 2] {
+        assert_eq!(bench.apply(fill(owner, nonce, nothing(40))).await, no_gap());
+    }
+    bench.applied(settle(owner, 3, Assigned, Sight::Final(block(13, 5), Judgement::Done))).await;
+    bench.applied(settle(owner, 0, Assigned, Sight::Final(block(1, 5), Judgement::Done))).await;
+    assert_eq!(lane_view(&bench).await.settled, Nonce(4), "it never falls back");
+    bench.expect(&[(1, StateKind::Settled), (3, StateKind::Settled)]).await;
+}
+
+/// Answers go onto gaps of active lanes alone; nothing goes onto those of a stopped one.
+pub async fn gaps_are_filled_as_the_lane_lets(mut bench: Bench) {
+    bench.define(policy()).await;
+    let owner = bench.open_lane(8).await;
+    bench.applied(order(Order::Reconcile { outside_next: Nonce(9) })).await;
+    (bench.answered(1).await, bench.answered(2).await);
+    let until = bench.now().plus(1000);
+    let states = [
+        (Order::Pause { reason: "funds".into() }, LaneStatus::Paused { reason: "funds".into() }),
+        (Order::Resume, LaneStatus::Active),
+        (Order::Quarantine { until }, LaneStatus::Quarantined { until }),
+        (Order::Observe { outside_next: Nonce(10) }, LaneStatus::Stopped),
+    ];
+    for (slot, (told, status)) in (0..).zip(states) {
+        bench.applied(order(told)).await;
+        bench.restart().await;
+        let refused = Outcome::Stale(Stale::Lane(status.clone()));
+        if status != LaneStatus::Active {
+            let carrying = bench.apply(fill(owner, slot, parcel(&[1], signed(100, Carry)))).await;
+            assert_eq!(carrying, refused, "answers on a lane that is {status:?}");
+        }
+        let nothing = bench.apply(fill(owner, slot, parcel(&[], signed(slot, Cancel)))).await;
+        let taken = Outcome::Applied(Effect::Done);
+        assert_eq!(nothing, if status == LaneStatus::Stopped { refused } else { taken }, "{status:?}");
+    }
+    bench.applied(order(Order::Reconcile { outside_next: Nonce(9) })).await;
+    bench.applied(order(Order::Quarantine { until })).await;
+    bench.clock.advance_ms(1000);
+    bench.applied(fill(owner, 4, parcel(&[1], signed(101, Carry)))).await;
+    assert_eq!(lane_view(&bench).await.status, LaneStatus::Active, "the quarantine is over");
+    bench.expect(&[(1, StateKind::Assigned), (2, StateKind::Ready)]).await;
+}
+
+/// What lies above a gap waits for it, so the window does not keep it open.
+pub async fn a_fill_may_go_beyond_the_window(bench: Bench) {
+    bench.define(policy()).await;
+    let owner = bench.open_lane(1).await;
+    bench.applied(order(Order::Reconcile { outside_next: Nonce(9) })).await;
+    bench.assigned(owner, 9, 1).await;
+    let nothing = |n| fill(owner, n, parcel(&[], signed(100 + n, Cancel)));
+    bench.applied(nothing(5)).await;
+    let full = Outcome::Full(Full::Window { window: 1 });
+    assert_eq!(bench.apply(nothing(6)).await, full, "twice the window");
+    bench.applied(nothing(4)).await;
+    assert_eq!(bench.apply(nothing(6)).await, full, "only below everything else");
+    for n in [4, 5] {
+        bench.applied(settle(owner, n, Assigned, Sight::Final(block(100 + n, 5), Judgement::Done))).await;
+    }
+    bench.applied(nothing(6)).await;
+}
+
+/// A wish to cancel is kept with its parcel; what is mined decides.
+pub async fn a_cancel_is_a_wish(mut bench: Bench) {
+    bench.define(policy()).await;
+    let owner = bench.open_lane(8).await;
+    let dead = || AfterCancel::Dead(note(ErrorClass::Fatal));
+    let status = || Effect::Lane(LaneStatus::Active);
+    assert_eq!(bench.apply(cancel(0, dead())).await, Outcome::NotFound(Missing::Parcel(Nonce(0))));
+    for n in 1..=5 {
+        bench.assigned(owner, n - 1, n).await;
+    }
+    let mut hint = bench.store().changes(Topic::Outbox(destination()));
+    assert_eq!(bench.applied(cancel(0, AfterCancel::Requeue)).await, status());
+    hint.hinted().await;
+    assert_eq!(bench.apply(cancel(0, AfterCancel::Requeue)).await, Outcome::Duplicate(status()));
+    // Another wish takes its place.
+    assert_eq!(bench.applied(cancel(0, dead())).await, status());
+    bench.restart().await;
+    assert_eq!(bench.apply(cancel(0, dead())).await, Outcome::Duplicate(status()));
+    let wishes = |view: &LaneView| view.parcels.iter().map(|parcel| parcel.cancel.clone()).collect::<Vec<_>>();
+    assert_eq!(wishes(&lane_view(&bench).await), [Some(dead()), None, None, None, None]);
+    // What is in a block is the chain's to decide; what is out of it again is not.
+    bench.applied(settle(owner, 1, Assigned, Sight::Included(block(2, 5)))).await;
+    assert_eq!(bench.apply(cancel(1, dead())).await, Outcome::Stale(Stale::Parcel(Included)));
+    bench.applied(settle(owner, 1, Included, Sight::Back)).await;
+    bench.applied(cancel(1, AfterCancel::Requeue)).await;
+    for slot in [2, 4] {
+        bench.applied(cancel(slot, dead())).await;
+    }
+    for slot in 0..4 {
+        bench.applied(attempt(owner, slot, signed(100 + slot, Cancel))).await;
+    }
+    let by_cancel = |slot: u64| Sight::Final(block(100 + slot, 6), Judgement::Done);
+    let cases = [
+        (1, by_cancel(0), StateKind::Dead),
+        (2, by_cancel(1), StateKind::Ready),
+        // The one that carries was faster.
+        (3, Sight::Final(block(3, 6), Judgement::Done), StateKind::Settled),
+        // Nobody wished for this one.
+        (4, by_cancel(3), StateKind::Ready),
+        // Somebody else used the slot up: nothing was carried either.
+        (5, Sight::Displaced, StateKind::Dead),
+    ];
+    for (n, sight, state) in cases {
+        bench.applied(settle(owner, n - 1, Assigned, sight)).await;
+        bench.restart().await;
+        assert_eq!(bench.state(n).await, Some(state), "request {n}");
+        if state == StateKind::Dead {
+            let (view, bodies) = bench.live(n).await;
+            assert_eq!((view.error, bodies.response), (Some(note(ErrorClass::Fatal)), Some(response())));
+        }
+    }
+    assert_eq!(bench.applied(mend(1, Remedy::Retry)).await, Effect::Now(StateKind::Ready));
 }
 
 /// An answer that can never be sent is a dead letter before it has a slot, and is sent

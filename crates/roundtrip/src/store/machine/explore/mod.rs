@@ -218,6 +218,32 @@ fn bumps_and_cancels_in_a_reorg() {
 }
 
 #[test]
+fn wishes_to_cancel() {
+    let witness = Witness::default();
+    let faults = path::Faults { wishes: 1, crashes: 1, reorgs: 1, ..Default::default() };
+    holds("lanes: wish, crash, reorg", lanes(1, 1, faults, &witness), 1000);
+    let faults = path::Faults { wishes: 1, waits: 1, copies: 1, ..Default::default() };
+    holds("lanes: wish, two owners, copies", lanes(1, 2, faults, &witness), 1000);
+    witness.saw(&["a wish was fulfilled", "a wish came too late", "what was to be cancelled was mined"]);
+}
+
+/// Whoever reconciles believes an outsider's transaction before it is final, and a reorg
+/// takes it away: the slot is empty, and does not stay so.
+#[test]
+fn no_gap_lasts() {
+    let witness = Witness::default();
+    let hasty = Protocol { reconciles_when_quiet: false, ..HONEST };
+    let gaps = |requests, faults| Path { protocol: hasty, ..lanes(requests, 1, faults, &witness) };
+    let faults = path::Faults { outsiders: 1, reorgs: 1, crashes: 1, ..Default::default() };
+    holds("lanes: gap, crash", gaps(1, faults), 1000);
+    let faults = path::Faults { outsiders: 1, reorgs: 1, lost: 1, ..Default::default() };
+    holds("lanes: gap, lost, two requests", gaps(2, faults), 1000);
+    let faults = path::Faults { outsiders: 1, reorgs: 1, copies: 1, wishes: 1, ..Default::default() };
+    holds("lanes: gap, copies, wish", gaps(1, faults), 1000);
+    witness.saw(&["a gap was filled with nothing", "a gap was filled with an answer"]);
+}
+
+#[test]
 fn an_outsider_takes_a_nonce() {
     let witness = Witness::default();
     let faults = path::Faults { outsiders: 1, bumps: 1, reorgs: 1, ..Default::default() };
@@ -305,9 +331,12 @@ fn a_wrong_sender_is_found_out() {
     let hasty = Protocol { reconciles_when_quiet: false, ..HONEST };
     fails("a lane that goes on before all is matched", wrong(hasty, lanes(1, 1, rollback, &witness)), effect);
     fails(
-        "a lane that goes on from a nonce that is not final",
-        wrong(hasty, lanes(1, 1, path::Faults { outsiders: 1, reorgs: 1, ..calm }, &witness)),
-        "no gap among the slots",
+        "a lane that goes on from a nonce that is not final, and whose gaps nobody fills",
+        wrong(
+            Protocol { fills_gaps: false, ..hasty },
+            lanes(1, 1, path::Faults { outsiders: 1, reorgs: 1, ..calm }, &witness),
+        ),
+        "everything ends once faults stop",
     );
 }
 

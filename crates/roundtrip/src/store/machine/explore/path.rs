@@ -1,5 +1,5 @@
 //! From a listener's block to a final effect on the destination's chain: lanes under
-//! bumps, cancels, rejections, reorgs, outsiders, two owners, crashes, calls that
+//! bumps, cancels, gaps, rejections, reorgs, outsiders, two owners, crashes, calls that
 //! arrive twice, and a disk that was rolled back.
 //!
 //! Whatever was signed and stored is out: any attempt may be mined at its nonce at any
@@ -17,8 +17,8 @@ use crate::listener::Cursor;
 use crate::sender::{AttemptKind, Block, LaneStatus, Parcel, SignedAttempt, Stage};
 use crate::store::disk::RamDisk;
 use crate::store::op::{
-    Admit, Amend, Amendment, Answer, Assign, Attempt, CursorMove, Define, Effect, Judgement, LaneOrder, Lead, Lease,
-    Missing, NewParcel, NewRequest, Op, Order, Outcome, Seat, Settle, Sight, Stale,
+    Admit, AfterCancel, Amend, Amendment, Answer, Assign, Attempt, CursorMove, Define, Effect, Fill, Judgement,
+    LaneOrder, Lead, Lease, Missing, NewParcel, NewRequest, Op, Order, Outcome, Seat, Settle, Sight, Stale,
 };
 use crate::store::policy::{Gate, RoutePolicy};
 use crate::words::{
@@ -41,6 +41,8 @@ pub(super) struct Faults {
     /// Further attempts of parcels: bumps and cancels.
     pub(super) bumps: u8,
     pub(super) outsiders: u8,
+    /// Wishes that a parcel be cancelled.
+    pub(super) wishes: u8,
     /// The destination's node proves that an attempt will never be mined.
     pub(super) rejections: u8,
     /// A transaction is mined and does nothing.
@@ -74,7 +76,7 @@ pub(super) struct Protocol {
     pub(super) matches_content: bool,
     /// A stopped lane goes on only when all that was ever sent is final and matched.
     pub(super) reconciles_when_quiet: bool,
-    /// A rejected parcel's nonce is used up by a cancel.
+    /// A nonce that was passed over is filled, and a rejected parcel's is used up by a cancel.
     pub(super) fills_gaps: bool,
 }
 
@@ -245,13 +247,50 @@ pub(super) enum Action {
     Work,
     Lead(usize),
     Ask(usize),
-    Assign { by: usize, carries: u8, fate: Fate },
-    Again { by: usize, nonce: u8, cancel: bool, fate: Fate },
+    Assign {
+        by: usize,
+        carries: u8,
+        fate: Fate,
+    },
+    Again {
+        by: usize,
+        nonce: u8,
+        cancel: bool,
+        fate: Fate,
+    },
+    /// A person no longer wants what is on a slot.
+    Wish {
+        nonce: u8,
+    },
+    /// A sender does what was wished.
+    Cancel {
+        by: usize,
+        nonce: u8,
+        fate: Fate,
+    },
+    /// A sender puts something, or nothing, on a slot that was passed over.
+    Fill {
+        by: usize,
+        nonce: u8,
+        carries: u8,
+        fate: Fate,
+    },
     Send(Tx),
-    Settle { by: usize, nonce: u8, fate: Fate },
-    Match { by: usize },
-    Reconcile { by: usize },
-    Mine { tx: Tx, reverted: bool },
+    Settle {
+        by: usize,
+        nonce: u8,
+        fate: Fate,
+    },
+    Match {
+        by: usize,
+    },
+    Reconcile {
+        by: usize,
+    },
+    Mine {
+        tx: Tx,
+        reverted: bool,
+    },
     Outsider,
     Reject(Tx),
     Finalize,
@@ -260,7 +299,9 @@ pub(super) enum Action {
     Wait,
     Crash,
     Backup,
-    Restore { senders_survive: bool },
+    Restore {
+        senders_survive: bool,
+    },
 }
 
 fn lane_name() -> LaneName {
@@ -466,6 +507,35 @@ impl State {
         Some(outcome)
     }
 
+    fn wish(&mut self, n: u8) -> Outcome {
+        let order = Order::Cancel { nonce: nonce(n), then: AfterCancel::Requeue };
+        self.store.commit(Op::Lane(LaneOrder { lane: lane_name(), order }))
+    }
+
+    /// Whether a slot is to be cancelled and nothing does it yet.
+    fn is_wished(&self, n: u8) -> bool {
+        self.parcel(n).is_some_and(|parcel| {
+            let carries = parcel.attempts.iter().all(|known| known.kind == AttemptKind::Carry);
+            parcel.cancel.is_some() && parcel.stage == Stage::Assigned && carries && n >= self.chain.next()
+        })
+    }
+
+    /// Whether a slot was passed over, and the chain shows nothing on it.
+    fn is_empty(&self, n: u8) -> bool {
+        self.store.lane().is_gap(nonce(n)) && n >= self.chain.next()
+    }
+
+    fn fill(&mut self, by: usize, n: u8, carries: u8, fate: Fate) -> Option<Outcome> {
+        let owner = self.senders[by].token.filter(|_| self.is_empty(n))?;
+        let tx = Tx { nonce: n, carries, cancel: carries == 0, by: u8::try_from(by).unwrap(), fee: 0 };
+        let parcel = NewParcel { deliveries: ids(carries), attempt: tx.signed() };
+        let outcome = self.call(Op::Fill(Fill { lane: lane_name(), owner, nonce: nonce(n), parcel }), fate);
+        if fate != Fate::Lost && outcome.holds() {
+            self.chain.out.insert(tx);
+        }
+        Some(outcome)
+    }
+
     /// Tells the store what the chain shows of a slot, if that is news.
     fn settle(&mut self, model: &Path, by: usize, n: u8, fate: Fate) -> Option<Outcome> {
         let owner = self.senders[by].token?;
@@ -599,10 +669,17 @@ impl State {
         })
     }
 
-    /// Every slot that may still be needed has a parcel with bytes to send.
-    fn no_gaps(&self) -> bool {
+    /// Every slot that may still be needed has a parcel with bytes to send, or is shown as a gap.
+    fn none_is_forgotten(&self) -> bool {
         let finals = u8::try_from(self.chain.finals).unwrap();
-        (finals..self.lane_next()).all(|n| self.parcel(n).is_some_and(|parcel| !parcel.attempts.is_empty()))
+        let has_bytes = |n: u8| self.parcel(n).is_some_and(|parcel| !parcel.attempts.is_empty());
+        (finals..self.lane_next()).all(|n| has_bytes(n) || self.store.lane().is_gap(nonce(n)))
+    }
+
+    /// Unless the outside was believed before it was final, every slot has its parcel.
+    fn no_gaps(&self, model: &Path) -> bool {
+        let finals = u8::try_from(self.chain.finals).unwrap();
+        !model.protocol.reconciles_when_quiet || (finals..self.lane_next()).all(|n| self.parcel(n).is_some())
     }
 
     /// Unless the disk was rolled back, what may still be mined is in the store.
@@ -618,7 +695,7 @@ impl State {
                 return true;
             }
             rest.honest_round(model);
-            if !rest.one_effect(model) || !rest.no_gaps() {
+            if !rest.one_effect(model) || !rest.none_is_forgotten() {
                 return false;
             }
         }
@@ -648,7 +725,7 @@ impl State {
         self.ask(model, 0);
         for n in 0..self.lane_next() {
             while self.settle(model, 0, n, Fate::Heard).is_some_and(|outcome| outcome.holds()) {}
-            self.fill(model, n);
+            self.unblock(model, n);
         }
         while self.match_one(model).is_some() {}
         self.reconcile(model, 0);
@@ -662,11 +739,18 @@ impl State {
         self.chain.finals = self.chain.mined.len();
     }
 
-    /// Gives a slot whose every attempt was rejected one that can be mined.
-    fn fill(&mut self, model: &Path, n: u8) {
-        let Some(parcel) = self.parcel(n) else { return };
+    /// Gives a slot that has nothing that can be mined, or nothing that is wanted, what it needs.
+    fn unblock(&mut self, model: &Path, n: u8) {
+        if !model.protocol.fills_gaps {
+            return;
+        }
+        let Some(parcel) = self.parcel(n) else {
+            let carries = self.ready(model).first().map_or(0, |&request| bit(request));
+            self.fill(0, n, carries, Fate::Heard);
+            return;
+        };
         let hopeless = parcel.attempts.iter().all(|known| self.chain.rejected.contains(&Tx::of(&known.hash)));
-        if hopeless && model.protocol.fills_gaps {
+        if hopeless || self.is_wished(n) {
             self.again(0, n, true, Fate::Heard);
         }
     }
@@ -717,6 +801,13 @@ impl Path {
                 if state.left.bumps > 0 {
                     actions.extend([true, false].map(|cancel| Action::Again { by, nonce: n, cancel, fate }));
                 }
+                actions.extend(state.is_wished(n).then_some(Action::Cancel { by, nonce: n, fate }));
+            }
+            if self.protocol.fills_gaps {
+                for n in (0..state.lane_next()).filter(|&n| state.is_empty(n)) {
+                    let each = ready.iter().map(|&request| bit(request)).chain([0]);
+                    actions.extend(each.map(|carries| Action::Fill { by, nonce: n, carries, fate }));
+                }
             }
         }
     }
@@ -762,6 +853,11 @@ impl Path {
                 self.witness.note("a stopped lane took nothing");
             }
             (Action::Settle { nonce, .. }, Outcome::Applied(_)) => self.note_settled(state, nonce),
+            (Action::Wish { .. }, Outcome::Stale(Stale::Parcel(_))) => self.witness.note("a wish came too late"),
+            (Action::Fill { carries: 0, .. }, Outcome::Applied(_)) => {
+                self.witness.note("a gap was filled with nothing");
+            }
+            (Action::Fill { .. }, Outcome::Applied(_)) => self.witness.note("a gap was filled with an answer"),
             (Action::Match { .. }, Outcome::Applied(_)) => self.witness.note("a forgotten delivery was matched"),
             (Action::Reconcile { .. }, Outcome::Applied(_)) => self.witness.note("a lane was reconciled"),
             (_, Outcome::NotFound(Missing::Parcel(_))) => self.witness.note("a late call found its parcel gone"),
@@ -780,7 +876,11 @@ impl Path {
             Some(Sight::Displaced) => self.witness.note("an outsider displaced a parcel"),
             Some(Sight::Final(_, Judgement::Again(_))) => self.witness.note("a reverted parcel was returned"),
             Some(Sight::Final(block, _)) if Tx::of(&block.attempt).cancel => {
-                self.witness.note("a cancel used the slot up");
+                let wished = parcel.cancel.is_some();
+                self.witness.note(if wished { "a wish was fulfilled" } else { "a cancel used the slot up" });
+            }
+            Some(Sight::Final(..)) if parcel.cancel.is_some() => {
+                self.witness.note("what was to be cancelled was mined");
             }
             Some(Sight::Final(block, _)) if Tx::of(&block.attempt).fee > 0 => {
                 self.witness.note("a bump was the one mined")
@@ -806,6 +906,10 @@ impl Model for Path {
         actions.extend(state.stored().filter(|tx| !state.chain.out.contains(tx)).map(Action::Send));
         self.chain_actions(state, actions);
         let left = &state.left;
+        if left.wishes > 0 {
+            let slots = state.store.lane().parcels.keys().map(|n| u8::try_from(n.0).unwrap());
+            actions.extend(slots.map(|nonce| Action::Wish { nonce }));
+        }
         actions.extend(state.copy.is_some().then_some(Action::Deliver));
         actions.extend((left.waits > 0).then_some(Action::Wait));
         actions.extend((left.crashes > 0).then_some(Action::Crash));
@@ -845,6 +949,12 @@ impl Model for Path {
                 state.left.bumps -= 1;
                 Some(state.again(by, nonce, cancel, fate)?)
             }
+            Action::Wish { nonce } => {
+                state.left.wishes -= 1;
+                Some(state.wish(nonce))
+            }
+            Action::Cancel { by, nonce, fate } => Some(state.again(by, nonce, true, fate)?),
+            Action::Fill { by, nonce, carries, fate } => Some(state.fill(by, nonce, carries, fate)?),
             Action::Send(tx) => {
                 state.chain.out.insert(tx);
                 None
@@ -912,7 +1022,8 @@ impl Model for Path {
         vec![
             Property::always("at most one effect", |model, state: &State| state.one_effect(model)),
             Property::always("nothing is lost", |model, state: &State| state.nothing_lost(model)),
-            Property::always("no gap among the slots", |_, state: &State| state.no_gaps()),
+            Property::always("no gap among the slots", |model, state: &State| state.no_gaps(model)),
+            Property::always("no slot is forgotten", |_, state: &State| state.none_is_forgotten()),
             Property::always("nothing is out that is not stored", |_, state: &State| state.out_is_stored()),
             Property::always("a crash leaves what was committed", |_, state: &State| state.store.reloads_as_it_is()),
             Property::always("everything ends once faults stop", |model, state: &State| state.drains(model)),
