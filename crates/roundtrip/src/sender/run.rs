@@ -428,8 +428,7 @@ impl Sender {
         let mut ready = self.ready((free * per_parcel).min(PAGE_MAX)).await?;
         ready.retain(|delivery| oldest_open.is_none_or(|open| delivery.seq < open));
         let mut rest = ready.as_slice();
-        for at in 0..rooms.len() {
-            let room = &mut rooms[at];
+        for room in &mut rooms {
             rest = self.fill_gaps(&mut lanes[room.at], room, rest, per_parcel).await?;
         }
         // Shared out evenly, so that one slow lane does not hold up what another could take.

@@ -421,7 +421,8 @@ pub async fn gaps_are_filled_as_the_lane_lets(mut bench: Bench) {
     bench.define(policy()).await;
     let owner = bench.open_lane(8).await;
     bench.applied(order(Order::Reconcile { outside_next: Nonce(9) })).await;
-    (bench.answered(1).await, bench.answered(2).await);
+    bench.answered(1).await;
+    bench.answered(2).await;
     let until = bench.now().plus(1000);
     let states = [
         (Order::Pause { reason: "funds".into() }, LaneStatus::Paused { reason: "funds".into() }),

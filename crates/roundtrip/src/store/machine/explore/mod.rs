@@ -221,7 +221,7 @@ fn bumps_and_cancels_in_a_reorg() {
 fn wishes_to_cancel() {
     let witness = Witness::default();
     let faults = path::Faults { wishes: 1, crashes: 1, reorgs: 1, ..Default::default() };
-    holds("lanes: wish, crash, reorg", lanes(1, 1, faults, &witness), 1000);
+    holds("lanes: wish, crash, reorg", lanes(1, 1, faults, &witness), 500);
     let faults = path::Faults { wishes: 1, waits: 1, copies: 1, ..Default::default() };
     holds("lanes: wish, two owners, copies", lanes(1, 2, faults, &witness), 1000);
     witness.saw(&["a wish was fulfilled", "a wish came too late", "what was to be cancelled was mined"]);
@@ -237,7 +237,9 @@ fn no_gap_lasts() {
     let faults = path::Faults { outsiders: 1, reorgs: 1, crashes: 1, ..Default::default() };
     holds("lanes: gap, crash", gaps(1, faults), 1000);
     let faults = path::Faults { outsiders: 1, reorgs: 1, lost: 1, ..Default::default() };
-    holds("lanes: gap, lost, two requests", gaps(2, faults), 1000);
+    holds("lanes: gap, lost", gaps(1, faults), 1000);
+    let faults = path::Faults { outsiders: 1, reorgs: 1, ..Default::default() };
+    holds("lanes: gap, two requests", gaps(2, faults), 1000);
     let faults = path::Faults { outsiders: 1, reorgs: 1, copies: 1, wishes: 1, ..Default::default() };
     holds("lanes: gap, copies, wish", gaps(1, faults), 1000);
     witness.saw(&["a gap was filled with nothing", "a gap was filled with an answer"]);
