@@ -1,8 +1,8 @@
 //! The sender on a test chain: every answer goes out once, whatever the chain does and
 //! wherever the process dies.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use roundtrip::clock::{Clock, TokioClock};
@@ -624,5 +624,69 @@ async fn a_lane_without_answers_does_not_stop_the_others() {
     let task = tokio::spawn(sender.run(shutdown.clone()));
     scene.blocks(100).await;
     scene.assert_all_settled(3).await;
+    Running { shutdown, task }.stop().await;
+}
+
+/// A chain that takes its time to sign, answers broadcasts for their first attempt alone,
+/// and does not come back from the first of them.
+#[derive(Default)]
+struct Sluggish {
+    chain: TestChain,
+    signing: AtomicUsize,
+    most_signing: AtomicUsize,
+    broadcasts: Mutex<Vec<usize>>,
+}
+
+impl Chain for Sluggish {
+    fn look<'a>(&'a self, lane: &'a LaneName, parcels: &'a [ParcelView]) -> ChainFuture<'a, Sighting> {
+        self.chain.look(lane, parcels)
+    }
+
+    fn sign<'a>(&'a self, lane: &'a LaneName, at: Nonce, cargo: Cargo<'a>) -> ChainFuture<'a, SignedAttempt, Unsigned> {
+        Box::pin(async move {
+            let now = self.signing.fetch_add(1, Ordering::SeqCst) + 1;
+            self.most_signing.fetch_max(now, Ordering::SeqCst);
+            // The later ones are done first.
+            tokio::time::sleep(Duration::from_millis(100 - at.0)).await;
+            self.signing.fetch_sub(1, Ordering::SeqCst);
+            self.chain.sign(lane, at, cargo).await
+        })
+    }
+
+    fn broadcast<'a>(&'a self, lane: &'a LaneName, attempts: &'a [SignedAttempt]) -> Broadcast<'a> {
+        Box::pin(async move {
+            let first = {
+                let mut broadcasts = self.broadcasts.lock().unwrap();
+                broadcasts.push(attempts.len());
+                broadcasts.len() == 1
+            };
+            if first {
+                std::future::pending().await
+            }
+            let mut receptions = self.chain.broadcast(lane, attempts).await;
+            receptions.truncate(1);
+            receptions
+        })
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn many_slots_are_signed_at_once_and_sent_in_one_call() {
+    let mut scene = Scene::new(&["a"]).await;
+    scene.options.window = 20;
+    scene.answered(0..20).await;
+    let chain = Arc::new(Sluggish { chain: scene.chain.clone(), ..Sluggish::default() });
+    let sender = Sender { chain: chain.clone(), ..scene.sender(scene.store.clone(), "one") };
+    let shutdown = Shutdown::new();
+    let task = tokio::spawn(sender.run(shutdown.clone()));
+    scene.blocks(40).await;
+    scene.assert_all_settled(20).await;
+    assert_eq!(scene.lane("a").await.next, Nonce(20), "nobody signed for a second slot");
+    assert_eq!(chain.most_signing.load(Ordering::SeqCst), 16, "several at once, and not all");
+    // Lost with its answer, the whole call is made again.
+    assert_eq!(chain.broadcasts.lock().unwrap()[..2], [20, 20]);
+    let blocks = scene.chain.blocks();
+    let sent: Vec<_> = blocks.iter().flat_map(|b| &b.transactions).flat_map(|t| t.answers.clone()).collect();
+    assert_eq!(sent, (0..20).map(id).collect::<Vec<_>>(), "each on its own slot");
     Running { shutdown, task }.stop().await;
 }
