@@ -414,7 +414,7 @@ impl Sender {
     /// Puts ready answers on the free slots of the lanes.
     async fn assign_ready(&self, lanes: &mut [Held], mut rooms: Vec<Room>) -> Result<(), StationError> {
         if self.options.order == SendOrder::Strict {
-            rooms.retain(|room| room.at == 0);
+            rooms.iter_mut().filter(|room| room.at > 0).for_each(|room| room.parcels = 0);
         }
         let per_parcel = self.options.parcel_max.clamp(1, PARCEL_MAX);
         let free: usize = rooms.iter().map(|room| room.parcels + room.gaps.len()).sum();
@@ -431,8 +431,9 @@ impl Sender {
         for room in &mut rooms {
             rest = self.fill_gaps(&mut lanes[room.at], room, rest, per_parcel).await?;
         }
+        rooms.retain(|room| room.parcels > 0);
         // Shared out evenly, so that one slow lane does not hold up what another could take.
-        let share = rest.len().div_ceil(rooms.len()).next_multiple_of(per_parcel).max(per_parcel);
+        let share = rest.len().div_ceil(rooms.len().max(1)).next_multiple_of(per_parcel).max(per_parcel);
         for room in rooms {
             let count = share.min(room.parcels.min(ASSIGN_MAX) * per_parcel).min(rest.len());
             let (mine, others) = rest.split_at(count);

@@ -237,7 +237,7 @@ fn no_gap_lasts() {
     let faults = path::Faults { outsiders: 1, reorgs: 1, crashes: 1, ..Default::default() };
     holds("lanes: gap, crash", gaps(1, faults), 1000);
     let faults = path::Faults { outsiders: 1, reorgs: 1, lost: 1, ..Default::default() };
-    holds("lanes: gap, lost", gaps(1, faults), 1000);
+    holds("lanes: gap, lost", gaps(1, faults), 500);
     let faults = path::Faults { outsiders: 1, reorgs: 1, ..Default::default() };
     holds("lanes: gap, two requests", gaps(2, faults), 1000);
     let faults = path::Faults { outsiders: 1, reorgs: 1, copies: 1, wishes: 1, ..Default::default() };
