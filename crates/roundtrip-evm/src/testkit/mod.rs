@@ -1,3 +1,4 @@
 //! What the tests, the demo and the bench run on.
 
 pub mod board;
+pub mod deployment;

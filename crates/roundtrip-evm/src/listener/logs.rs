@@ -1,0 +1,194 @@
+//! What the logs of a range come to: pure functions.
+
+use std::collections::HashMap;
+
+use alloy::primitives::{Address, B256, Bloom, BloomInput, LogData, U64};
+use roundtrip::words::{Height, OccurrenceId};
+use serde::Deserialize;
+
+use super::source::Watch;
+use crate::rpc::Header;
+
+/// A log, as nodes write it.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct WireLog {
+    pub(super) address: Address,
+    pub(super) topics: Vec<B256>,
+    pub(super) data: alloy::primitives::Bytes,
+    pub(super) block_number: U64,
+    pub(super) block_hash: B256,
+    pub(super) transaction_hash: B256,
+    pub(super) log_index: U64,
+    #[serde(default)]
+    pub(super) removed: bool,
+}
+
+impl WireLog {
+    pub(super) fn body(&self) -> LogData {
+        LogData::new_unchecked(self.topics.clone(), self.data.clone())
+    }
+}
+
+/// The part of a list of headers that hangs together: each block's parent is the one before it.
+pub(super) fn linked(mut headers: Vec<Header>) -> Vec<Header> {
+    let breaks = headers.windows(2).position(|pair| pair[1].parent != pair[0].at.hash);
+    if let Some(at) = breaks {
+        headers.truncate(at + 1);
+    }
+    headers
+}
+
+/// The logs of each of these blocks, in their order; an error if one is of another block.
+pub(super) fn by_block(headers: &[Header], logs: Vec<WireLog>) -> Result<Vec<Vec<WireLog>>, String> {
+    let mut blocks: Vec<Vec<WireLog>> = headers.iter().map(|_| Vec::new()).collect();
+    let first = headers.first().map_or(Height(0), |header| header.at.height);
+    for log in logs {
+        let height: u64 = log.block_number.to();
+        let at = height.checked_sub(first.0).and_then(|at| usize::try_from(at).ok());
+        let Some((header, block)) = at.and_then(|at| Some((headers.get(at)?, blocks.get_mut(at)?))) else {
+            return Err(format!("a log of block {height}, which was not asked for"));
+        };
+        if log.removed || log.block_hash.0 != header.at.hash {
+            return Err(format!("a log of another block {height}: the chain moved"));
+        }
+        block.push(log);
+    }
+    for block in &mut blocks {
+        block.sort_by_key(|log| log.log_index);
+    }
+    Ok(blocks)
+}
+
+/// Whether a block's bloom says that it may show what is watched.
+pub(super) fn may_show(bloom: &Bloom, watches: &[Watch]) -> bool {
+    let has = |bytes: &[u8]| bloom.contains_input(BloomInput::Raw(bytes));
+    watches.iter().any(|watch| {
+        let address = watch.addresses.is_empty() || watch.addresses.iter().any(|address| has(address.as_slice()));
+        address && has(watch.event.topic().as_slice())
+    })
+}
+
+/// The bloom of these logs.
+pub(super) fn bloom_of(logs: &[WireLog]) -> Bloom {
+    let mut bloom = Bloom::ZERO;
+    for log in logs {
+        bloom.accrue(BloomInput::Raw(log.address.as_slice()));
+        log.topics.iter().for_each(|topic| bloom.accrue(BloomInput::Raw(topic.as_slice())));
+    }
+    bloom
+}
+
+/// This very log, wherever a reorg may put its transaction: identical logs of one
+/// transaction are told apart by how many came before.
+pub(super) struct Occurrences {
+    chain: [u8; 8],
+    before: HashMap<OccurrenceId, u64>,
+}
+
+impl Occurrences {
+    /// For the logs of one block, in their order.
+    pub(super) fn on(chain_id: u64) -> Occurrences {
+        Occurrences { chain: chain_id.to_be_bytes(), before: HashMap::new() }
+    }
+
+    pub(super) fn of(&mut self, log: &WireLog) -> OccurrenceId {
+        let topics = log.topics.concat();
+        let (transaction, address) = (log.transaction_hash.as_slice(), log.address.as_slice());
+        let parts: [&[u8]; 5] = [&self.chain, transaction, address, &topics, &log.data];
+        let nth = self.before.entry(OccurrenceId::of(&parts)).or_default();
+        let id = OccurrenceId::of(&[parts.as_slice(), &[&nth.to_be_bytes()]].concat());
+        *nth += 1;
+        id
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+    use alloy::primitives::Bytes;
+    use roundtrip::inbox::Identity;
+    use roundtrip::words::{Position, RouteName, UnixMs};
+
+    use super::*;
+    use crate::EventSignature;
+
+    fn header(height: u64, fork: u8, parent_fork: u8) -> Header {
+        let hash = |height: u64, fork: u8| B256::left_padding_from(&[fork, height.to_le_bytes()[0]]).0;
+        let at = Position { height: Height(height), hash: hash(height, fork) };
+        let parent = hash(height - 1, parent_fork);
+        Header { at, parent, time: UnixMs(0), bloom: Bloom::ZERO, base_fee: None }
+    }
+
+    fn log(block: &Header, index: u64) -> WireLog {
+        WireLog {
+            address: Address::repeat_byte(1),
+            topics: vec![B256::repeat_byte(2)],
+            data: Bytes::from_static(b"data"),
+            block_number: U64::from(block.at.height.0),
+            block_hash: B256::from(block.at.hash),
+            transaction_hash: B256::repeat_byte(3),
+            log_index: U64::from(index),
+            removed: false,
+        }
+    }
+
+    #[test]
+    fn headers_of_two_chains_are_cut_where_they_part() {
+        let headers = vec![header(5, 0, 0), header(6, 0, 0), header(7, 1, 1), header(8, 1, 1)];
+        let heights: Vec<u64> = linked(headers).iter().map(|header| header.at.height.0).collect();
+        assert_eq!(heights, [5, 6]);
+        assert_eq!(linked(Vec::new()), []);
+    }
+
+    #[test]
+    fn logs_are_sorted_into_their_blocks() {
+        let headers = [header(5, 0, 0), header(6, 0, 0)];
+        let logs = vec![log(&headers[1], 4), log(&headers[0], 0), log(&headers[1], 2)];
+        let sorted = by_block(&headers, logs).unwrap();
+        let indexes: Vec<Vec<u64>> =
+            sorted.iter().map(|block| block.iter().map(|log| log.log_index.to()).collect()).collect();
+        assert_eq!(indexes, [vec![0], vec![2, 4]]);
+    }
+
+    #[test]
+    fn a_log_of_another_block_is_no_answer() {
+        let headers = [header(5, 0, 0)];
+        let removed = WireLog { removed: true, ..log(&headers[0], 0) };
+        for log in [log(&header(5, 1, 1), 0), log(&header(6, 0, 0), 0), log(&header(4, 0, 0), 0), removed] {
+            assert!(by_block(&headers, vec![log]).is_err());
+        }
+    }
+
+    #[test]
+    fn a_bloom_shows_what_is_watched_and_nothing_else() {
+        let event = EventSignature::parse("Asked(uint256 id)").unwrap();
+        let mut shown = log(&header(5, 0, 0), 0);
+        shown.topics = vec![event.topic()];
+        let watch = |addresses: Vec<Address>| Watch {
+            route: RouteName::new("route").unwrap(),
+            event: event.clone(),
+            addresses,
+            identity: Identity::Given,
+        };
+        let bloom = bloom_of(std::slice::from_ref(&shown));
+        let cases = [(vec![], true), (vec![Address::repeat_byte(1)], true), (vec![Address::repeat_byte(9)], false)];
+        for (addresses, expected) in cases {
+            assert_eq!(may_show(&bloom, &[watch(addresses.clone())]), expected, "{addresses:?}");
+        }
+        assert!(!may_show(&Bloom::ZERO, &[watch(vec![])]));
+    }
+
+    #[test]
+    fn an_occurrence_is_the_same_in_any_block_and_identical_logs_are_told_apart() {
+        let (one, other) = (header(5, 0, 0), header(9, 1, 1));
+        let mut here = Occurrences::on(1);
+        let (first, second) = (here.of(&log(&one, 0)), here.of(&log(&one, 1)));
+        assert_ne!(first, second);
+        let mut there = Occurrences::on(1);
+        assert_eq!((first, second), (there.of(&log(&other, 7)), there.of(&log(&other, 8))));
+        assert_ne!(first, Occurrences::on(2).of(&log(&one, 0)), "another chain");
+        let moved = WireLog { transaction_hash: B256::repeat_byte(4), ..log(&one, 0) };
+        assert_ne!(first, Occurrences::on(1).of(&moved), "another transaction");
+    }
+}

@@ -1,0 +1,186 @@
+//! The blocks of a chain, with the requests that their events make.
+
+use alloy::primitives::{Address, B256, U64};
+use roundtrip::inbox::{Identity, Standing};
+use roundtrip::listener::{BlockSource, SourceBlock, SourceError, SourceFuture, Tips};
+use roundtrip::store::op::NewRequest;
+use roundtrip::words::{Height, OccurrenceId, Payload, RequestId, RouteName};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::event::EventSignature;
+use super::logs::{Occurrences, WireLog, bloom_of, by_block, linked, may_show};
+use crate::rpc::{CallError, Finality, Header, Rpc};
+
+/// The code by which a node says that it does not know a method.
+const UNKNOWN_METHOD: i64 = -32601;
+
+/// Which events make requests on a route.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Watch {
+    /// The route that the requests take.
+    pub route: RouteName,
+    /// The event.
+    pub event: EventSignature,
+    /// The contracts that emit it; any contract if empty.
+    pub addresses: Vec<Address>,
+    /// What makes it the same request, as the route's policy says. With
+    /// [`Identity::Given`] each log is a request of its own.
+    pub identity: Identity,
+}
+
+/// A chain whose events are requests, over JSON-RPC.
+///
+/// A request's payload is `{"event": name, "address": contract, "args": {..}}`.
+#[derive(Clone, Debug)]
+pub struct EvmSource {
+    rpc: Rpc,
+    chain_id: u64,
+    finality: Finality,
+    watches: Vec<Watch>,
+}
+
+impl EvmSource {
+    /// The chain of this number, which the node is trusted to be on.
+    pub fn new(rpc: Rpc, chain_id: u64, finality: Finality, watches: Vec<Watch>) -> EvmSource {
+        EvmSource { rpc, chain_id, finality, watches }
+    }
+
+    async fn look(&self) -> Result<Tips, CallError> {
+        let head = self.rpc.head().await?;
+        let finalized = self.rpc.finalized(&head, self.finality).await?;
+        Ok(Tips { head: head.at, finalized: finalized.at, time: head.time })
+    }
+
+    async fn read(&self, from: Height, to: Height) -> Result<Vec<SourceBlock>, CallError> {
+        let headers = linked(self.rpc.headers(from, to).await?);
+        let (headers, logs) = self.logs(headers).await?;
+        let blocks = by_block(&headers, logs).map_err(CallError::NoAnswer)?;
+        let mut read = Vec::with_capacity(headers.len());
+        for (header, logs) in headers.iter().zip(blocks) {
+            let logs = if logs.is_empty() { self.doubted(header).await? } else { logs };
+            let requests = self.requests(&logs);
+            read.push(SourceBlock { at: header.at, parent: header.parent, time: header.time, requests });
+        }
+        Ok(read)
+    }
+
+    /// The logs of these blocks, or of fewer where the node refuses so many.
+    async fn logs(&self, mut headers: Vec<Header>) -> Result<(Vec<Header>, Vec<WireLog>), CallError> {
+        loop {
+            let (Some(first), Some(last)) = (headers.first(), headers.last()) else {
+                return Err(CallError::NoAnswer("the node has no such block yet".into()));
+            };
+            let [from, to] = [first, last].map(|header| U64::from(header.at.height.0));
+            let range = json!({"fromBlock": from, "toBlock": to});
+            match self.rpc.call("eth_getLogs", [self.filter(range)]).await {
+                Ok(logs) => return Ok((headers, logs)),
+                Err(CallError::Refused { .. }) if headers.len() > 1 => headers.truncate(headers.len() / 2),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Asks for every watched event of every watched contract; what fits together is sorted out here.
+    fn filter(&self, range: Value) -> Value {
+        let mut filter = range;
+        let topics: Vec<B256> = self.watches.iter().map(|watch| watch.event.topic()).collect();
+        filter["topics"] = json!([topics]);
+        if self.watches.iter().all(|watch| !watch.addresses.is_empty()) {
+            let addresses: Vec<Address> = self.watches.iter().flat_map(|watch| watch.addresses.clone()).collect();
+            filter["address"] = json!(addresses);
+        }
+        filter
+    }
+
+    /// The logs of a block of which the node showed none, if its bloom says otherwise.
+    async fn doubted(&self, header: &Header) -> Result<Vec<WireLog>, CallError> {
+        if !may_show(&header.bloom, &self.watches) {
+            return Ok(Vec::new());
+        }
+        let number = U64::from(header.at.height.0);
+        let receipts: Option<Vec<WireReceipt>> = match self.rpc.call("eth_getBlockReceipts", [number]).await {
+            Err(CallError::Refused { code: UNKNOWN_METHOD, .. }) => return self.asked_by_hash(header).await,
+            answer => answer?,
+        };
+        let receipts = receipts.ok_or_else(|| CallError::NoAnswer("a block without receipts".into()))?;
+        let logs: Vec<WireLog> = receipts.into_iter().flat_map(|receipt| receipt.logs).collect();
+        if logs.iter().any(|log| log.block_hash.0 != header.at.hash) || bloom_of(&logs) != header.bloom {
+            return Err(CallError::NoAnswer("receipts that are not those of the block".into()));
+        }
+        Ok(logs)
+    }
+
+    /// The second best way to be sure, where a node does not show receipts by the block.
+    async fn asked_by_hash(&self, header: &Header) -> Result<Vec<WireLog>, CallError> {
+        let filter = self.filter(json!({"blockHash": B256::from(header.at.hash)}));
+        self.rpc.call("eth_getLogs", [filter]).await
+    }
+
+    fn requests(&self, logs: &[WireLog]) -> Vec<NewRequest> {
+        let mut occurrences = Occurrences::on(self.chain_id);
+        let mut requests = Vec::new();
+        for log in logs {
+            let watched = |watch: &&Watch| {
+                let from = watch.addresses.is_empty() || watch.addresses.contains(&log.address);
+                from && log.topics.first() == Some(&watch.event.topic())
+            };
+            let mut watches = self.watches.iter().filter(watched).peekable();
+            if watches.peek().is_none() {
+                continue;
+            }
+            let occurrence = occurrences.of(log);
+            for watch in watches {
+                match request(watch, occurrence, log) {
+                    Ok(request) => requests.push(request),
+                    Err(error) => {
+                        tracing::error!(route = %watch.route, transaction = %log.transaction_hash, error, "a log was left out: it cannot be read");
+                    }
+                }
+            }
+        }
+        requests
+    }
+}
+
+fn request(watch: &Watch, occurrence: OccurrenceId, log: &WireLog) -> Result<NewRequest, String> {
+    let args = watch.event.decode(&log.body())?;
+    let payload = json!({"event": watch.event.name(), "address": log.address.to_string(), "args": args});
+    let payload = Payload::json(payload.to_string());
+    let id = watch.identity.id_of(&watch.route, &payload).map_err(|error| error.to_string())?;
+    Ok(NewRequest {
+        route: watch.route.clone(),
+        id: id.unwrap_or_else(|| RequestId::of(&[watch.route.as_str().as_bytes(), occurrence.as_bytes()])),
+        // One log may make requests on several routes.
+        occurrence: OccurrenceId::of(&[occurrence.as_bytes(), watch.route.as_str().as_bytes()]),
+        place: None,
+        standing: Standing::Seen,
+        payload,
+        due: None,
+        deadline: None,
+        priority: 0,
+        key: None,
+        trace: None,
+    })
+}
+
+#[derive(Deserialize)]
+struct WireReceipt {
+    logs: Vec<WireLog>,
+}
+
+impl From<CallError> for SourceError {
+    fn from(error: CallError) -> SourceError {
+        SourceError::Unreachable(error.to_string())
+    }
+}
+
+impl BlockSource for EvmSource {
+    fn tips(&self) -> SourceFuture<'_, Tips> {
+        Box::pin(async { Ok(self.look().await?) })
+    }
+
+    fn blocks(&self, from: Height, to: Height) -> SourceFuture<'_, Vec<SourceBlock>> {
+        Box::pin(async move { Ok(self.read(from, to).await?) })
+    }
+}

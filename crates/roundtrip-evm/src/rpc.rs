@@ -1,0 +1,227 @@
+//! The way to a node: JSON-RPC calls, one by one or many at once.
+//!
+//! Failure modes: a node that refuses says so ([`CallError::Refused`]); everything else,
+//! a time-out, a closed connection, a 5xx, an answer that cannot be read, is no answer
+//! ([`CallError::NoAnswer`]), and what was asked for may or may not have happened.
+
+use std::fmt;
+use std::time::Duration;
+
+use alloy::primitives::{B256, Bloom, U64, U128};
+use alloy::rpc::client::RpcClient;
+use alloy::rpc::json_rpc::RpcSend;
+use alloy::transports::{RpcError, TransportErrorKind};
+use futures_util::future::join_all;
+use roundtrip::words::{Height, Position, UnixMs};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+/// Most calls in one HTTP request; more go out as several.
+const BATCH_MAX: usize = 100;
+/// How long a node may take to answer.
+const ANSWER_WITHIN: Duration = Duration::from_secs(10);
+
+/// Why a call has no result.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CallError {
+    /// The node refused it.
+    #[error("refused with {code}: {message}")]
+    Refused {
+        /// The error's code.
+        code: i64,
+        /// The node's own words.
+        message: String,
+        /// What a contract reverted with, if it did.
+        revert: Option<alloy::primitives::Bytes>,
+    },
+    /// No answer that could be relied on.
+    #[error("no answer: {0}")]
+    NoAnswer(String),
+}
+
+impl From<RpcError<TransportErrorKind>> for CallError {
+    fn from(error: RpcError<TransportErrorKind>) -> CallError {
+        match error {
+            RpcError::ErrorResp(payload) => {
+                let revert = payload.as_revert_data();
+                CallError::Refused { code: payload.code, message: payload.message.into_owned(), revert }
+            }
+            other => CallError::NoAnswer(other.to_string()),
+        }
+    }
+}
+
+/// A URL that no node can be reached by.
+#[derive(Debug, thiserror::Error)]
+#[error("{url} is no address of a node: {why}")]
+pub struct BadUrl {
+    url: String,
+    why: String,
+}
+
+/// A way to a node; clones share it.
+#[derive(Clone)]
+pub struct Rpc {
+    client: RpcClient,
+}
+
+impl fmt::Debug for Rpc {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Addresses of nodes often carry a key.
+        f.write_str("Rpc")
+    }
+}
+
+impl Rpc {
+    /// By HTTP.
+    pub fn http(url: &str) -> Result<Rpc, BadUrl> {
+        let bad = |why: String| BadUrl { url: url.to_owned(), why };
+        // Whoever embeds this may have installed another one already, which will do.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let parsed = url.parse::<reqwest::Url>().map_err(|error| bad(error.to_string()))?;
+        if !matches!(parsed.scheme(), "http" | "https") {
+            return Err(bad("it starts with neither http:// nor https://".to_owned()));
+        }
+        let client = reqwest::Client::builder().timeout(ANSWER_WITHIN).build();
+        let client = client.map_err(|error| bad(error.to_string()))?;
+        Ok(Rpc::over(RpcClient::new_http_with_client(client, parsed)))
+    }
+
+    /// By any of alloy's transports.
+    pub fn over(client: RpcClient) -> Rpc {
+        Rpc { client }
+    }
+
+    /// One call.
+    pub async fn call<P: RpcSend, R: DeserializeOwned>(&self, method: &'static str, params: P) -> Result<R, CallError> {
+        let answer: Value = self.client.request(method, params).await?;
+        read(answer)
+    }
+
+    /// Many calls of one method, answered in their order; each has its own result.
+    pub async fn calls<R: DeserializeOwned>(
+        &self,
+        method: &'static str,
+        params: &[Value],
+    ) -> Vec<Result<R, CallError>> {
+        let batches = params.chunks(BATCH_MAX).map(|params| self.batch(method, params));
+        join_all(batches).await.into_iter().flatten().collect()
+    }
+
+    async fn batch<R: DeserializeOwned>(&self, method: &'static str, params: &[Value]) -> Vec<Result<R, CallError>> {
+        if let [params] = params {
+            return vec![self.call(method, params).await];
+        }
+        let mut batch = self.client.new_batch();
+        let waiters: Result<Vec<_>, _> =
+            params.iter().map(|params| batch.add_call::<_, Value>(method, params)).collect();
+        let failed = |error: RpcError<TransportErrorKind>| {
+            let error = CallError::from(error);
+            params.iter().map(|_| Err(error.clone())).collect()
+        };
+        let waiters = match waiters {
+            Ok(waiters) => waiters,
+            Err(error) => return failed(error),
+        };
+        if let Err(error) = batch.send().await {
+            return failed(error);
+        }
+        let answers = join_all(waiters).await;
+        answers.into_iter().map(|answer| answer.map_err(CallError::from).and_then(read)).collect()
+    }
+
+    /// The chain's number.
+    pub async fn chain_id(&self) -> Result<u64, CallError> {
+        Ok(self.call::<_, U64>("eth_chainId", ()).await?.to())
+    }
+
+    /// The newest block.
+    pub async fn head(&self) -> Result<Header, CallError> {
+        self.tagged(json!("latest")).await?.ok_or_else(|| CallError::NoAnswer("there is no newest block".into()))
+    }
+
+    /// The block of a number or a tag.
+    pub(crate) async fn tagged(&self, tag: Value) -> Result<Option<Header>, CallError> {
+        Ok(self.call::<_, Option<WireHeader>>("eth_getBlockByNumber", (tag, false)).await?.map(Header::from))
+    }
+
+    /// The blocks of these heights, inclusive, as far as the node has them without a hole.
+    pub async fn headers(&self, from: Height, to: Height) -> Result<Vec<Header>, CallError> {
+        let params: Vec<Value> = (from.0..=to.0).map(|height| json!([U64::from(height), false])).collect();
+        let answers = self.calls::<Option<WireHeader>>("eth_getBlockByNumber", &params).await;
+        let mut headers = Vec::with_capacity(answers.len());
+        for answer in answers {
+            match answer? {
+                Some(header) => headers.push(Header::from(header)),
+                None => break,
+            }
+        }
+        Ok(headers)
+    }
+
+    /// The newest block that is beyond any reorg, given the newest one.
+    pub async fn finalized(&self, head: &Header, finality: Finality) -> Result<Header, CallError> {
+        let tag = match finality {
+            Finality::Depth(0) => return Ok(head.clone()),
+            Finality::Depth(depth) => json!(U64::from(head.at.height.0.saturating_sub(depth))),
+            Finality::Safe => json!("safe"),
+            Finality::Finalized => json!("finalized"),
+        };
+        self.tagged(tag).await?.ok_or_else(|| CallError::NoAnswer("there is no final block".into()))
+    }
+}
+
+/// Which blocks no reorg can take away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Finality {
+    /// Those that are at least so many blocks below the newest one.
+    Depth(u64),
+    /// Those that the node calls safe.
+    Safe,
+    /// Those that the node calls finalized.
+    Finalized,
+}
+
+fn read<R: DeserializeOwned>(answer: Value) -> Result<R, CallError> {
+    serde_json::from_value(answer)
+        .map_err(|error| CallError::NoAnswer(format!("an answer that cannot be read: {error}")))
+}
+
+/// What is needed of a block's header.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// Where it is, and its hash.
+    pub at: Position,
+    /// The hash of the block before it.
+    pub parent: [u8; 32],
+    /// Its time.
+    pub time: UnixMs,
+    /// Which logs it may hold.
+    pub bloom: Bloom,
+    /// What its transactions paid at least; none on chains without EIP-1559.
+    pub base_fee: Option<u128>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct WireHeader {
+    number: U64,
+    hash: B256,
+    parent_hash: B256,
+    timestamp: U64,
+    logs_bloom: Bloom,
+    base_fee_per_gas: Option<U128>,
+}
+
+impl From<WireHeader> for Header {
+    fn from(wire: WireHeader) -> Header {
+        Header {
+            at: Position { height: Height(wire.number.to()), hash: wire.hash.0 },
+            parent: wire.parent_hash.0,
+            time: UnixMs(wire.timestamp.to::<u64>().saturating_mul(1000)),
+            bloom: wire.logs_bloom,
+            base_fee: wire.base_fee_per_gas.map(|fee| fee.to()),
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! Which call carries answers.
+
+use std::fmt;
+
+use alloy::dyn_abi::{DynSolValue, JsonAbiExt, Specifier};
+use alloy::json_abi::{Function, Param};
+use alloy::primitives::{Address, Bytes, U256};
+use roundtrip::store::query::ReadyDelivery;
+use roundtrip::words::Encoding;
+use serde_json::Value;
+
+use crate::abi;
+
+/// A call to a contract.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Call {
+    /// Which contract.
+    pub to: Address,
+    /// What is called, and with what.
+    pub data: Bytes,
+    /// How much is sent along.
+    pub value: U256,
+}
+
+impl fmt::Debug for Call {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Call({}, {} bytes)", self.to, self.data.len())
+    }
+}
+
+/// Makes calls of answers.
+pub trait Calls: Send + Sync + 'static {
+    /// The call that carries these answers, or why the first of them never can be carried.
+    fn call(&self, answers: &[ReadyDelivery]) -> Result<Call, String>;
+}
+
+impl<F: Fn(&[ReadyDelivery]) -> Result<Call, String> + Send + Sync + 'static> Calls for F {
+    fn call(&self, answers: &[ReadyDelivery]) -> Result<Call, String> {
+        self(answers)
+    }
+}
+
+/// A contract's function, by its human-readable signature, whose arguments the answers are.
+///
+/// An answer is JSON: an object by the names of the parameters, or an array.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ContractCall {
+    to: Address,
+    function: Function,
+    shape: Shape,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Shape {
+    /// One answer makes the arguments.
+    One,
+    /// The answers are the elements of the only argument.
+    Many,
+}
+
+/// A text that is no signature of such a function.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{text:?} cannot carry answers: {why}")]
+pub struct BadFunction {
+    text: String,
+    why: String,
+}
+
+impl ContractCall {
+    /// A function that takes one answer, such as `respond(uint256 id, bytes answer)`.
+    pub fn one(to: Address, signature: &str) -> Result<ContractCall, BadFunction> {
+        Ok(ContractCall { to, function: parse(signature)?, shape: Shape::One })
+    }
+
+    /// A function that takes many answers, such as `respondMany((uint256, bytes)[] responses)`.
+    /// The parts of such a tuple have no names, so each answer is an array.
+    pub fn many(to: Address, signature: &str) -> Result<ContractCall, BadFunction> {
+        let function = parse(signature)?;
+        let takes_a_list = matches!(&function.inputs[..], [list] if list.ty.ends_with("[]"));
+        if !takes_a_list {
+            let why = "a function for many answers takes one argument, a list".to_owned();
+            return Err(BadFunction { text: signature.to_owned(), why });
+        }
+        Ok(ContractCall { to, function, shape: Shape::Many })
+    }
+
+    fn arguments(&self, answers: &[ReadyDelivery]) -> Result<Vec<DynSolValue>, String> {
+        let read = |params: &[Param], json: &Value| abi::from_json(params, json).map_err(|error| error.to_string());
+        match (self.shape, answers) {
+            (Shape::One, [answer]) => read(&self.function.inputs, &document(answer)?),
+            (Shape::One, _) => {
+                Err(format!("{} takes one answer, and a parcel has {}", self.function.name, answers.len()))
+            }
+            (Shape::Many, answers) => {
+                let list: Result<Vec<Value>, String> = answers.iter().map(document).collect();
+                read(&self.function.inputs, &Value::Array(vec![Value::Array(list?)]))
+            }
+        }
+    }
+}
+
+fn parse(text: &str) -> Result<Function, BadFunction> {
+    let bad = |why: String| BadFunction { text: text.to_owned(), why };
+    let function = Function::parse(text.trim().trim_end_matches(';')).map_err(|error| bad(error.to_string()))?;
+    for input in &function.inputs {
+        input.resolve().map_err(|error| bad(error.to_string()))?;
+    }
+    Ok(function)
+}
+
+fn document(answer: &ReadyDelivery) -> Result<Value, String> {
+    if answer.response.encoding != Encoding::Json {
+        return Err(format!("the answer is {:?}, not JSON", answer.response.encoding));
+    }
+    serde_json::from_slice(&answer.response.bytes).map_err(|error| format!("the answer is no JSON: {error}"))
+}
+
+impl Calls for ContractCall {
+    fn call(&self, answers: &[ReadyDelivery]) -> Result<Call, String> {
+        let arguments = self.arguments(answers)?;
+        let data = self.function.abi_encode_input(&arguments).map_err(|error| error.to_string())?;
+        Ok(Call { to: self.to, data: data.into(), value: U256::ZERO })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+    use alloy::sol_types::SolCall;
+    use roundtrip::words::{Payload, RequestId, RouteName, Seq, Token};
+
+    use super::*;
+
+    alloy::sol! {
+        function respond(uint256 id, bytes answer);
+        function respondMany((uint256, bytes)[] responses);
+    }
+
+    fn answer(response: Payload) -> ReadyDelivery {
+        ReadyDelivery {
+            id: RequestId([0; 32]),
+            seq: Seq(0),
+            route: RouteName::new("route").unwrap(),
+            generation: 0,
+            revision: 0,
+            answer: Token { epoch: 0, count: 0 },
+            response,
+            failure: false,
+        }
+    }
+
+    #[test]
+    fn an_answer_makes_the_arguments() {
+        let call = ContractCall::one(Address::repeat_byte(7), "respond(uint256 id, bytes answer)").unwrap();
+        let made = call.call(&[answer(Payload::json(r#"{"answer": "0x0102", "id": "9"}"#))]).unwrap();
+        let expected = respondCall { id: U256::from(9), answer: Bytes::from_static(&[1, 2]) }.abi_encode();
+        assert_eq!((made.to, made.data), (Address::repeat_byte(7), expected.into()));
+    }
+
+    #[test]
+    fn many_answers_make_a_list() {
+        let text = "function respondMany((uint256, bytes)[] responses)";
+        let call = ContractCall::many(Address::ZERO, text).unwrap();
+        let answers = [r#"[1, "0x01"]"#, r#"[2, "0x02"]"#].map(|text| answer(Payload::json(text)));
+        let list = vec![(U256::from(1), Bytes::from_static(&[1])), (U256::from(2), Bytes::from_static(&[2]))];
+        assert_eq!(call.call(&answers).unwrap().data, respondManyCall { responses: list }.abi_encode());
+    }
+
+    #[test]
+    fn what_cannot_be_carried_says_why() {
+        let call = ContractCall::one(Address::ZERO, "respond(uint256 id, bytes answer)").unwrap();
+        let raw = answer(Payload::raw(&b"{}"[..]));
+        let wrong = answer(Payload::json(r#"{"id": "x", "answer": "0x"}"#));
+        let broken = answer(Payload::json("{"));
+        let two = vec![wrong.clone(), wrong.clone()];
+        for (answers, part) in
+            [(vec![raw], "not JSON"), (vec![wrong], "/id"), (vec![broken], "no JSON"), (two, "one answer")]
+        {
+            let why = call.call(&answers).unwrap_err();
+            assert!(why.contains(part), "{why}");
+        }
+        assert!(ContractCall::one(Address::ZERO, "respond(").is_err());
+        assert!(ContractCall::one(Address::ZERO, "respond(uint257 id)").is_err());
+        assert!(ContractCall::many(Address::ZERO, "respond(uint256 id)").is_err());
+    }
+}

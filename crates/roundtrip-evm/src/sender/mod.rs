@@ -1,0 +1,24 @@
+//! Sending: answers go out as transactions, a lane per account.
+//!
+//! ```text
+//!   look:       head ──▶ counts at it, and at final depth ──▶ receipts below ──▶ sighting
+//!   sign:       call ──▶ gas ──▶ fees ──▶ signed bytes            (stored by the engine)
+//!   broadcast:  bytes ──▶ node ──▶ what its words mean
+//! ```
+//!
+//! When to do which is the engine's ([`roundtrip::sender::Sender`]).
+//!
+//! Failure modes: only a closed list of a node's answers proves that bytes were rejected;
+//! everything else means "maybe sent". A slot counts as used by somebody else only when
+//! that transaction itself was found at final depth, never because a receipt is missing.
+
+mod call;
+mod chain;
+mod fees;
+mod heads;
+mod look;
+mod reception;
+mod transaction;
+
+pub use call::{BadFunction, Call, Calls, ContractCall};
+pub use chain::{EvmChain, EvmChainOptions, Gas, LaneSigner};

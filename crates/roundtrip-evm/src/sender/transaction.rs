@@ -1,0 +1,121 @@
+//! Signed bytes: made, and read again.
+
+use alloy::consensus::{SignableTransaction, Transaction, TxEip1559, TxEnvelope, TxLegacy};
+use alloy::eips::eip2718::{Decodable2718, Encodable2718};
+use alloy::network::TxSigner;
+use alloy::primitives::{Signature, TxKind};
+use roundtrip::sender::{AttemptKind, SignedAttempt};
+use roundtrip::words::{AttemptHash, Nonce};
+
+use super::call::Call;
+use super::fees::Fees;
+
+/// How a chain wants its fees told; it stays the same for all attempts of a slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum FeeKind {
+    Dynamic,
+    Legacy,
+}
+
+/// What is to be signed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Draft {
+    pub(super) chain_id: u64,
+    pub(super) nonce: Nonce,
+    pub(super) call: Call,
+    pub(super) gas: u64,
+    pub(super) fees: Fees,
+    pub(super) fee_kind: FeeKind,
+}
+
+impl Draft {
+    pub(super) async fn sign(
+        self,
+        signer: &(dyn TxSigner<Signature> + Send + Sync),
+        kind: AttemptKind,
+    ) -> Result<SignedAttempt, alloy::signers::Error> {
+        let to = TxKind::Call(self.call.to);
+        let envelope: TxEnvelope = match self.fee_kind {
+            FeeKind::Dynamic => {
+                let mut transaction = TxEip1559 {
+                    chain_id: self.chain_id,
+                    nonce: self.nonce.0,
+                    gas_limit: self.gas,
+                    max_fee_per_gas: self.fees.most,
+                    max_priority_fee_per_gas: self.fees.tip,
+                    to,
+                    value: self.call.value,
+                    input: self.call.data,
+                    ..TxEip1559::default()
+                };
+                let signature = signer.sign_transaction(&mut transaction).await?;
+                transaction.into_signed(signature).into()
+            }
+            FeeKind::Legacy => {
+                let mut transaction = TxLegacy {
+                    chain_id: Some(self.chain_id),
+                    nonce: self.nonce.0,
+                    gas_price: self.fees.most,
+                    gas_limit: self.gas,
+                    to,
+                    value: self.call.value,
+                    input: self.call.data,
+                };
+                let signature = signer.sign_transaction(&mut transaction).await?;
+                transaction.into_signed(signature).into()
+            }
+        };
+        let hash = AttemptHash(envelope.tx_hash().0);
+        Ok(SignedAttempt { hash, kind, bytes: envelope.encoded_2718().into() })
+    }
+
+    /// What an attempt says, without its signature.
+    pub(super) fn read(attempt: &SignedAttempt) -> Result<Draft, String> {
+        let unreadable = |what: &str| format!("stored bytes of {}: {what}", attempt.hash);
+        let envelope =
+            TxEnvelope::decode_2718(&mut &attempt.bytes[..]).map_err(|error| unreadable(&error.to_string()))?;
+        let fee_kind = if envelope.is_dynamic_fee() { FeeKind::Dynamic } else { FeeKind::Legacy };
+        let most = envelope.max_fee_per_gas();
+        Ok(Draft {
+            chain_id: envelope.chain_id().ok_or_else(|| unreadable("of any chain"))?,
+            nonce: Nonce(envelope.nonce()),
+            call: Call {
+                to: envelope.to().ok_or_else(|| unreadable("it creates a contract"))?,
+                data: envelope.input().clone(),
+                value: envelope.value(),
+            },
+            gas: envelope.gas_limit(),
+            fees: Fees { most, tip: envelope.max_priority_fee_per_gas().unwrap_or(most) },
+            fee_kind,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+    use alloy::primitives::{Address, U256};
+    use alloy::signers::local::PrivateKeySigner;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn what_is_signed_is_read_back() {
+        let signer = PrivateKeySigner::from_slice(&[1; 32]).unwrap();
+        let call = Call { to: Address::repeat_byte(1), data: vec![1, 2, 3].into(), value: U256::from(5) };
+        let dynamic = Draft {
+            chain_id: 31337,
+            nonce: Nonce(7),
+            call,
+            gas: 60_000,
+            fees: Fees { most: 20, tip: 2 },
+            fee_kind: FeeKind::Dynamic,
+        };
+        let legacy = Draft { fees: Fees { most: 20, tip: 20 }, fee_kind: FeeKind::Legacy, ..dynamic.clone() };
+        for draft in [dynamic, legacy] {
+            let attempt = draft.clone().sign(&signer, AttemptKind::Carry).await.unwrap();
+            assert_eq!(Draft::read(&attempt), Ok(draft));
+            assert_eq!(attempt.hash.0, alloy::primitives::keccak256(&attempt.bytes).0);
+        }
+    }
+}

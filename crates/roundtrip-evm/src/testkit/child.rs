@@ -1,0 +1,118 @@
+//! A deployment in a process of its own, for whoever wants to kill it.
+//!
+//! It says `started` on its standard output once its stations run, and then runs until it
+//! is told to stop by SIGTERM, or killed.
+
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+
+use alloy::primitives::Address;
+use roundtrip::clock::SystemClock;
+use roundtrip::store::{Options, open};
+use roundtrip::words::Height;
+use serde::{Deserialize, Serialize};
+
+use super::account::dev_signers;
+use super::deployment::{Deployment, Failed, Pace};
+use crate::Rpc;
+
+/// What a child is told; it travels as JSON in its first argument.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Orders {
+    /// The node.
+    pub url: String,
+    /// The store.
+    pub store: String,
+    /// The sample contract.
+    pub board: Address,
+    /// The first block to read.
+    pub from_block: u64,
+    /// Which of the development accounts are lanes.
+    pub lanes: Vec<usize>,
+    /// Blocks so deep are final.
+    pub final_depth: u64,
+}
+
+impl Orders {
+    /// The addresses of the lanes.
+    pub fn lane_accounts(&self) -> Vec<Address> {
+        let signers = dev_signers();
+        self.lanes.iter().filter_map(|&lane| signers.get(lane)).map(|signer| signer.address()).collect()
+    }
+
+    async fn deployment(&self) -> Result<Deployment, Failed> {
+        let rpc = Rpc::http(&self.url)?;
+        let chain_id = loop {
+            match rpc.chain_id().await {
+                Ok(chain_id) => break chain_id,
+                Err(error) => tracing::warn!(%error, "the node is asked again"),
+            }
+        };
+        let signers = dev_signers();
+        let lane = |&at: &usize| signers.get(at).cloned().ok_or_else(|| format!("there is no account {at}"));
+        Ok(Deployment {
+            rpc,
+            chain_id,
+            board: self.board,
+            from_block: Height(self.from_block),
+            lanes: self.lanes.iter().map(lane).collect::<Result<_, _>>()?,
+            final_depth: self.final_depth,
+            pace: Pace::default(),
+        })
+    }
+}
+
+/// What the child does.
+pub async fn obey(orders: &Orders) -> Result<(), Failed> {
+    let deployment = orders.deployment().await?;
+    let store = open(&orders.store, Options::default())?;
+    let mut term = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
+    let relay = deployment.relay(store.clone(), Arc::new(SystemClock::new()))?;
+    let relay = relay.stop_when(async move { drop(term.recv().await) }).start().await?;
+    writeln!(std::io::stdout(), "started")?;
+    relay.ended().await?;
+    Ok(store.close().await?)
+}
+
+/// A child at work; dropped, it is killed.
+pub struct Child {
+    process: std::process::Child,
+}
+
+impl Child {
+    /// Starts a program that obeys its first argument.
+    pub fn start(program: &Path, orders: &Orders) -> Result<Child, Failed> {
+        let process = Command::new(program).arg(serde_json::to_string(orders)?).stdin(Stdio::null()).stdout(Stdio::null()).spawn()?;
+        Ok(Child { process })
+    }
+
+    /// Kills it, wherever it is, and waits until it is gone.
+    pub fn kill(&mut self) -> std::io::Result<()> {
+        self.process.kill()?;
+        self.process.wait().map(drop)
+    }
+
+    /// Tells it to stop, and waits until it has; an error if it ended badly, or before.
+    pub async fn stop(mut self) -> Result<(), Failed> {
+        if let Some(status) = self.process.try_wait()? {
+            return Err(format!("it ended before it was told to: {status}").into());
+        }
+        let id = self.process.id().to_string();
+        Command::new("kill").args(["-TERM", &id]).status()?;
+        let waited = tokio::task::spawn_blocking(move || {
+            let child = &mut self;
+            child.process.wait()
+        });
+        let status = waited.await??;
+        if status.success() { Ok(()) } else { Err(format!("it ended with {status}").into()) }
+    }
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        // It may be gone already, which is as well.
+        let _ = self.kill();
+    }
+}

@@ -1,0 +1,182 @@
+//! A whole deployment on the sample contract: a listener, a worker and lanes on one store.
+//!
+//! ```text
+//!   Requested(id, from, payload) ──▶ worker: answer_to(payload) ──▶ respond(id, content, answer)
+//! ```
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use alloy::primitives::{Address, Bytes, keccak256};
+use alloy::signers::local::PrivateKeySigner;
+use roundtrip::clock::Clock;
+use roundtrip::inbox::{FieldPath, Identity};
+use roundtrip::listener::FollowerOptions;
+use roundtrip::relay::Relay;
+use roundtrip::sender::chain::Chain;
+use roundtrip::sender::{Patience, SenderOptions};
+use roundtrip::store::Store;
+use roundtrip::store::policy::{Backoff, RoutePolicy};
+use roundtrip::upkeep::UpkeepOptions;
+use roundtrip::words::{Destination, Height, LaneName, RouteName};
+use roundtrip::worker::{Failure, Typed, WorkerOptions, handler_fn};
+use serde::{Deserialize, Serialize};
+
+use crate::sender::LaneSigner;
+use crate::{ContractCall, EventSignature, EvmChain, EvmChainOptions, EvmSource, Finality, Gas, Rpc, Watch};
+
+/// The route of the deployment.
+pub const ROUTE: &str = "board";
+const DESTINATION: &str = "chain";
+const EVENT: &str = "event Requested(uint256 indexed id, address indexed from, bytes payload)";
+const FUNCTION: &str = "function respond(uint256 id, bytes32 content, bytes answer)";
+/// Enough for any answer of the sample worker.
+const GAS: u64 = 150_000;
+
+/// Why a deployment cannot be put together.
+pub type Failed = Box<dyn std::error::Error + Send + Sync>;
+
+/// The answer that the sample worker gives.
+pub fn answer_to(payload: &[u8]) -> Bytes {
+    keccak256([b"answer to ", payload].concat()).to_vec().into()
+}
+
+#[derive(Deserialize)]
+struct Asked {
+    args: Arguments,
+}
+
+#[derive(Deserialize)]
+struct Arguments {
+    id: String,
+    payload: Bytes,
+}
+
+#[derive(Serialize)]
+struct Answer {
+    id: String,
+    content: Bytes,
+    answer: Bytes,
+}
+
+/// How fast a deployment looks and how patient it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pace {
+    /// How often chain and store are looked at.
+    pub poll: Duration,
+    /// How long seats and leases last: a killed process holds them for so long.
+    pub hold_ms: u64,
+    /// When to send again, and when to bump.
+    pub patience: Patience,
+    /// How many transactions may be under way on a lane.
+    pub window: u32,
+}
+
+impl Default for Pace {
+    fn default() -> Self {
+        Pace {
+            poll: Duration::from_millis(50),
+            hold_ms: 500,
+            patience: Patience { resend_ms: 1_000, bump_ms: 2_000 },
+            window: 64,
+        }
+    }
+}
+
+/// What is to be deployed.
+#[derive(Clone)]
+pub struct Deployment {
+    /// The way to the node.
+    pub rpc: Rpc,
+    /// Its chain's number.
+    pub chain_id: u64,
+    /// The sample contract.
+    pub board: Address,
+    /// The first block to read.
+    pub from_block: Height,
+    /// An account for each lane.
+    pub lanes: Vec<PrivateKeySigner>,
+    /// Blocks so deep are final, for listener and sender.
+    pub final_depth: u64,
+    /// How fast.
+    pub pace: Pace,
+}
+
+impl Deployment {
+    /// The names of the lanes, in the order of their accounts.
+    pub fn lane_names(&self) -> Vec<String> {
+        (0..self.lanes.len()).map(|n| format!("lane-{n}")).collect()
+    }
+
+    /// What makes it the same request: the contract's own id.
+    fn identity() -> Result<Identity, Failed> {
+        Ok(Identity::Fields(vec![FieldPath::new("/address")?, FieldPath::new("/args/id")?]))
+    }
+
+    /// The listener's view of the chain.
+    pub fn source(&self) -> Result<EvmSource, Failed> {
+        let watch = Watch {
+            route: RouteName::new(ROUTE)?,
+            event: EventSignature::parse(EVENT)?,
+            addresses: vec![self.board],
+            identity: Self::identity()?,
+        };
+        Ok(EvmSource::new(self.rpc.clone(), self.chain_id, Finality::Depth(self.final_depth), vec![watch]))
+    }
+
+    /// The sender's view of the chain.
+    pub fn chain(&self) -> Result<EvmChain, Failed> {
+        let mut signers: BTreeMap<LaneName, LaneSigner> = BTreeMap::new();
+        for (name, signer) in self.lane_names().iter().zip(&self.lanes) {
+            signers.insert(LaneName::new(name)?, Arc::new(signer.clone()));
+        }
+        let options = EvmChainOptions {
+            finality: Finality::Depth(self.final_depth),
+            gas: Gas::Fixed(GAS),
+            head_fresh_for: self.pace.poll,
+            ..EvmChainOptions::default()
+        };
+        let call = ContractCall::one(self.board, FUNCTION)?;
+        Ok(EvmChain::new(self.rpc.clone(), self.chain_id, call, signers, options))
+    }
+
+    /// How the sample route treats its requests.
+    pub fn policy(&self) -> Result<RoutePolicy, Failed> {
+        Ok(RoutePolicy {
+            destination: Some(Destination::new(DESTINATION)?),
+            identity: Self::identity()?,
+            lease_ms: self.pace.hold_ms,
+            // Those who kill the process must not use up anybody's patience.
+            crashes_max: u16::MAX,
+            backoff: Backoff::NONE,
+            ..RoutePolicy::default()
+        })
+    }
+
+    /// All of it, on this store and clock; not yet started.
+    pub fn relay(&self, store: Arc<dyn Store>, clock: Arc<dyn Clock>) -> Result<Relay, Failed> {
+        self.relay_to(store, clock, Arc::new(self.chain()?))
+    }
+
+    /// The same, with another view of the chain for the sender.
+    pub fn relay_to(&self, store: Arc<dyn Store>, clock: Arc<dyn Clock>, chain: Arc<dyn Chain>) -> Result<Relay, Failed> {
+        let Pace { poll, hold_ms, patience, window } = self.pace;
+        let answer = handler_fn(|asked: Asked, _job| async move {
+            let Arguments { id, payload } = asked.args;
+            Ok::<_, Failure>(Answer { id, content: keccak256(&payload).to_vec().into(), answer: answer_to(&payload) })
+        });
+        let follow = FollowerOptions { from_block: self.from_block, seat_ms: hold_ms, poll, ..FollowerOptions::default() };
+        let send = SenderOptions { window, patience, seat_ms: hold_ms, poll, ..SenderOptions::default() };
+        let upkeep = UpkeepOptions { seat_ms: hold_ms, interval: poll, ..UpkeepOptions::default() };
+        let work = WorkerOptions { poll, ..WorkerOptions::default() };
+        let names = self.lane_names();
+        let lanes: Vec<&str> = names.iter().map(String::as_str).collect();
+        Ok(Relay::new(store)
+            .clock(clock)
+            .route_with(ROUTE, self.policy()?, Typed(answer), work)
+            .follow("board", "chain", Arc::new(self.source()?), &[ROUTE], follow)
+            .lanes(DESTINATION, chain, &lanes, send)
+            .upkeep(upkeep, Arc::new(Vec::new)))
+    }
+}
