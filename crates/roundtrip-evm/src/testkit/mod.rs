@@ -2,3 +2,4 @@
 
 pub mod board;
 pub mod deployment;
+pub mod devchain;

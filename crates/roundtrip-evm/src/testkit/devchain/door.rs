@@ -1,0 +1,135 @@
+//! How requests reach the chain: from this process through alloy's transport, and from
+//! others over HTTP. Both pass the faults: a request may fail before it is carried out, its
+//! answer may be lost afterwards, or it may be answered from the past. A batch is one
+//! exchange and has one fate.
+
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::task::{Context, Poll};
+
+use alloy::rpc::json_rpc::{RequestPacket, ResponsePacket};
+use alloy::transports::{TransportError, TransportErrorKind, TransportFut};
+use axum::Router;
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::post;
+use tokio::net::TcpListener;
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+use tower_service::Service;
+
+use super::faults::Fate;
+use super::{DevChain, rpc};
+
+/// Why there is no answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+enum Lost {
+    #[error("connection refused by a fault, the request was not carried out")]
+    Request,
+    #[error("connection closed by a fault before the answer came")]
+    Answer,
+}
+
+impl DevChain {
+    /// One exchange, with whatever goes wrong.
+    fn exchange(&self, request: &str) -> Result<String, Lost> {
+        let incoming = rpc::read(request);
+        let mut ledger = self.ledger();
+        let passage = ledger.chance.passage(incoming.methods());
+        if passage.fate == Fate::NotCarriedOut {
+            return Err(Lost::Request);
+        }
+        let answer = rpc::answer(&mut ledger, &incoming, passage.lag);
+        if passage.fate == Fate::AnswerLost { Err(Lost::Answer) } else { Ok(answer) }
+    }
+
+    /// Serves the chain over HTTP on a free port of this machine, until what is returned is
+    /// stopped or dropped.
+    pub async fn serve_http(&self) -> io::Result<Served> {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
+        let address = listener.local_addr()?;
+        let (stop, stopped) = oneshot::channel::<()>();
+        let router = Router::new().route("/", post(over_http)).with_state(self.clone());
+        let server = axum::serve(listener, router).with_graceful_shutdown(async {
+            // Stopped, or dropped: the end in both cases.
+            stopped.await.ok();
+        });
+        let task = tokio::spawn(server.into_future());
+        Ok(Served { address, stop, task })
+    }
+}
+
+async fn over_http(State(chain): State<DevChain>, request: String) -> Response {
+    match chain.exchange(&request) {
+        Ok(answer) => ([(header::CONTENT_TYPE, "application/json")], answer).into_response(),
+        Err(Lost::Request) => (StatusCode::SERVICE_UNAVAILABLE, Lost::Request.to_string()).into_response(),
+        // A body that breaks off closes the connection under the client's eyes.
+        Err(Lost::Answer) => {
+            let broken = futures_util::stream::iter([Err::<String, _>(io::Error::other(Lost::Answer))]);
+            Response::new(Body::from_stream(broken))
+        }
+    }
+}
+
+/// A chain that is served over HTTP.
+#[derive(Debug)]
+pub struct Served {
+    address: SocketAddr,
+    stop: oneshot::Sender<()>,
+    task: JoinHandle<io::Result<()>>,
+}
+
+impl Served {
+    /// Where it is served.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Where it is served, for clients.
+    pub fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// Takes no more connections, and returns when those that there are have ended.
+    pub async fn stop(self) -> io::Result<()> {
+        drop(self.stop);
+        self.task.await.map_err(io::Error::other)?
+    }
+}
+
+/// Alloy's way to the chain in this process: no network, no task, no waiting.
+#[derive(Clone)]
+pub struct DevTransport {
+    chain: DevChain,
+}
+
+impl DevTransport {
+    /// A way to this chain.
+    pub fn new(chain: DevChain) -> DevTransport {
+        DevTransport { chain }
+    }
+
+    fn carry(&self, packet: RequestPacket) -> Result<ResponsePacket, TransportError> {
+        let request = packet.serialize().map_err(TransportError::ser_err)?;
+        let answer = self.chain.exchange(request.get()).map_err(TransportErrorKind::custom)?;
+        serde_json::from_str(&answer).map_err(|error| TransportError::deser_err(error, answer))
+    }
+}
+
+impl Service<RequestPacket> for DevTransport {
+    type Response = ResponsePacket;
+    type Error = TransportError;
+    type Future = TransportFut<'static>;
+
+    fn poll_ready(&mut self, _context: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, packet: RequestPacket) -> Self::Future {
+        let way = self.clone();
+        // Only when it is waited for: a request that nobody awaits is never sent.
+        Box::pin(async move { way.carry(packet) })
+    }
+}
