@@ -7,14 +7,16 @@ use std::collections::BTreeSet;
 use alloy::primitives::{Address, Bytes, LogData, TxKind, U256, keccak256};
 use alloy::sol_types::{SolCall, SolError, SolEvent, SolInterface};
 
-use super::gas;
 use super::state::{BoardAt, Change, State};
+use super::{code, gas};
 use crate::testkit::board::RequestBoard::{self, RequestBoardCalls};
 
 /// What somebody calls.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Call<'a> {
     pub(super) from: Address,
+    /// Of which a created contract's address is made.
+    pub(super) nonce: u64,
     pub(super) to: TxKind,
     pub(super) value: U256,
     pub(super) input: &'a [u8],
@@ -42,12 +44,25 @@ pub(super) struct Run {
 
 /// Runs a call on the state at a block.
 pub(super) fn run(state: &State, height: u64, call: &Call<'_>) -> Run {
-    let TxKind::Call(to) = call.to else { return Run { gas: gas::CALL, end: Err(silent()) } };
-    let Some(board) = state.board(to, height) else { return Run { gas: 0, end: Ok(Effects::default()) } };
-    let end = enter(to, board, call);
+    let end = match call.to {
+        TxKind::Create => create(call),
+        TxKind::Call(to) => match state.board(to, height) {
+            Some(board) => enter(to, board, call),
+            None => return Run { gas: 0, end: Ok(Effects::default()) },
+        },
+    };
     // A refusal costs about what it read until then.
     let gas = gas::CALL + end.as_ref().map_or(gas::READ, |effects| effects.gas);
     Run { gas, end }
+}
+
+/// Creates the sample contract; other code is refused before it comes here.
+fn create(call: &Call<'_>) -> Result<Effects, Reverted> {
+    let responders = code::created(call.input).filter(|_| call.value.is_zero()).ok_or_else(silent)?;
+    let gas = gas::CODE_BYTE * code::deployed().len() as u64 + gas::STORE * responders.len() as u64;
+    let board = call.from.create(call.nonce);
+    let changes = vec![Change::Deployed { board, responders: responders.into_iter().collect() }];
+    Ok(Effects { output: code::deployed().clone(), logs: Vec::new(), changes, gas })
 }
 
 fn enter(to: Address, board: BoardAt<'_>, call: &Call<'_>) -> Result<Effects, Reverted> {
@@ -158,7 +173,7 @@ mod tests {
     }
 
     fn call(from: Address, input: Vec<u8>) -> Result<Effects, Reverted> {
-        run(&scene(), 1, &Call { from, to: BOARD.into(), value: U256::ZERO, input: &input }).end
+        run(&scene(), 1, &Call { from, nonce: 0, to: BOARD.into(), value: U256::ZERO, input: &input }).end
     }
 
     fn one(id: u64, payload: &str) -> RequestBoard::Response {
@@ -185,7 +200,7 @@ mod tests {
         assert_eq!(call(STRANGER, vec![1, 2, 3, 4]), Err(silent()));
         assert_eq!(call(STRANGER, RequestBoard::contentsCall { id: id(2) }.abi_encode()), Err(silent()));
         let paid = RequestBoard::requestCall { payload: Bytes::new() }.abi_encode();
-        let paid = Call { from: STRANGER, to: BOARD.into(), value: U256::from(1), input: &paid };
+        let paid = Call { from: STRANGER, nonce: 0, to: BOARD.into(), value: U256::from(1), input: &paid };
         assert_eq!(run(&scene(), 1, &paid).end, Err(silent()));
     }
 

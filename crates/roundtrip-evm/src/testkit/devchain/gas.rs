@@ -21,6 +21,8 @@ pub(super) const READ: u64 = 2_100;
 pub(super) const STORE: u64 = 22_100;
 /// A storage slot that was not.
 pub(super) const UPDATE: u64 = 5_000;
+/// A byte of a contract's code.
+pub(super) const CODE_BYTE: u64 = 200;
 const LOG: u64 = 375;
 const LOG_BYTE: u64 = 8;
 

@@ -1,9 +1,11 @@
 //! The chain itself: blocks, what waits, and the state; how a block is built, and how
 //! blocks are taken back.
 //!
-//!     pool ─▶ build: choose ─▶ execute ─▶ seal ─▶ blocks
-//!      ▲                                            │
-//!      └──────────────── reorg ◀────────────────────┘
+//! ```text
+//! pool ─▶ build: choose ─▶ execute ─▶ seal ─▶ blocks
+//!  ▲                                            │
+//!  └──────────────── reorg ◀────────────────────┘
+//! ```
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -11,16 +13,16 @@ use std::sync::Arc;
 
 use alloy::consensus::Transaction;
 use alloy::eips::eip1559::BaseFeeParams;
-use alloy::primitives::{Address, B256, Log, TxKind, U256};
+use alloy::primitives::{Address, B256, Log, U256};
 use roundtrip::words::Position;
 
 use super::block::{DevBlock, DevTransaction, Frame, MINER};
 use super::board::{self, Call};
 use super::faults::Chance;
-use super::gas;
 use super::options::{BaseFee, DevChainOptions, dev_key};
 use super::pool::{self, Pool, Refused, Standing, Waiting};
 use super::state::{Change, State};
+use super::{code, gas};
 
 /// How many blocks that a reorg took away can still be read by their hash.
 pub(super) const ORPHANS_MAX: usize = 256;
@@ -83,6 +85,8 @@ pub(super) struct Ledger {
     heights: HashMap<B256, u64>,
     orphans: VecDeque<Arc<DevBlock>>,
     forks: u64,
+    /// How many contracts were put there without a transaction.
+    given: u64,
     spike: Option<Spike>,
 }
 
@@ -102,6 +106,7 @@ impl Ledger {
             heights: HashMap::new(),
             orphans: VecDeque::new(),
             forks: 0,
+            given: 0,
             spike: None,
             options,
         };
@@ -147,7 +152,7 @@ impl Ledger {
         if self.pool.get(&hash).is_some() {
             return Err(Refused::Known);
         }
-        if sent.kind().is_create() {
+        if sent.kind().is_create() && code::created(sent.input()).is_none() {
             return Err(Refused::Foreign);
         }
         let height = self.height();
@@ -173,7 +178,8 @@ impl Ledger {
 
     /// Puts the sample contract there, as if it had always been.
     pub(super) fn deploy(&mut self, responders: &[Address]) -> Address {
-        let board = Address::ZERO.create(self.state.boards());
+        let board = Address::ZERO.create(self.given);
+        self.given += 1;
         self.state.apply(0, Change::Deployed { board, responders: responders.iter().copied().collect() });
         board
     }
@@ -321,7 +327,8 @@ impl Ledger {
     fn execute(&mut self, number: u64, sent: &Arc<Waiting>) -> DevTransaction {
         let (transaction, from) = (&sent.transaction, sent.from());
         let (to, value) = (transaction.kind(), transaction.value());
-        let run = board::run(&self.state, number, &Call { from, to, value, input: transaction.input() });
+        let call = Call { from, nonce: sent.nonce(), to, value, input: transaction.input() };
+        let run = board::run(&self.state, number, &call);
         let needed = (gas::intrinsic(to, transaction.input()) + run.gas).max(gas::floor(transaction.input()));
         let enough = needed <= transaction.gas_limit();
         let gas_used = needed.min(transaction.gas_limit());
@@ -332,27 +339,18 @@ impl Ledger {
         self.pay(number, from, None, U256::from(gas_used) * U256::from(gas_price));
         let tip = U256::from(gas_used) * U256::from(tip);
         self.state.set_balance(MINER, number, self.state.balance(MINER, number).saturating_add(tip));
+        let created = to.is_create().then(|| from.create(sent.nonce()));
+        let address = to.to().copied().or(created).unwrap_or(Address::ZERO);
         let effects = run.end.ok().filter(|_| enough);
-        if let (Some(_), TxKind::Call(to)) = (&effects, to) {
-            self.pay(number, from, Some(to), value);
-        }
         let succeeded = effects.is_some();
         let mut logs = Vec::new();
-        if let (Some(effects), TxKind::Call(address)) = (effects, to) {
+        if let Some(effects) = effects {
+            self.pay(number, from, Some(address), value);
             logs.extend(effects.logs.into_iter().map(|data| Log { address, data }));
             effects.changes.into_iter().for_each(|change| self.state.apply(number, change));
         }
         let sent = sent.clone();
-        DevTransaction {
-            sent,
-            succeeded,
-            gas_used,
-            cumulative_gas_used: 0,
-            gas_price,
-            logs,
-            first_log: 0,
-            created: None,
-        }
+        DevTransaction { sent, succeeded, gas_used, cumulative_gas_used: 0, gas_price, logs, first_log: 0, created }
     }
 
     /// Moves money, or burns it. A candidate can pay the most that it may cost.
@@ -382,3 +380,6 @@ fn following(parent: &DevBlock) -> u64 {
     let header = &parent.header;
     BaseFeeParams::ethereum().next_block_base_fee(header.gas_used, header.gas_limit, parent.base_fee())
 }
+
+#[cfg(test)]
+mod tests;

@@ -3,10 +3,12 @@
 //! confirm transactions, and it reorgs, drops, evicts, lags, loses answers and raises its
 //! fees on demand or by a seed.
 //!
-//!     client() ─┐                                        ┌─ pool
-//!               ├─▶ door: faults ─▶ rpc ─▶ ledger ───────┼─ blocks
-//!     http() ───┘                            ▲           └─ state
-//!                             mine, reorg ───┘
+//! ```text
+//! client() ─┐                                        ┌─ pool
+//!           ├─▶ door: faults ─▶ rpc ─▶ ledger ───────┼─ blocks
+//! http() ───┘                            ▲           └─ state
+//!                         mine, reorg ───┘
+//! ```
 //!
 //! It executes the sample contract `contracts/RequestBoard.sol` and plain transfers, and
 //! nothing else: there is no EVM in it, and other contracts are refused. Gas is of the right
@@ -21,6 +23,7 @@
 
 mod block;
 mod board;
+mod code;
 mod door;
 mod faults;
 mod gas;
@@ -28,6 +31,8 @@ mod ledger;
 mod options;
 mod pool;
 mod rpc;
+#[cfg(test)]
+mod samples;
 mod state;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -106,11 +106,6 @@ impl State {
         Some(BoardAt { board, height })
     }
 
-    /// How many contracts there are.
-    pub(super) fn boards(&self) -> u64 {
-        self.boards.len() as u64
-    }
-
     pub(super) fn set_nonce(&mut self, address: Address, height: u64, nonce: u64) {
         self.accounts.entry(address).or_default().nonce.set(height, nonce);
     }

@@ -8,8 +8,8 @@ use serde_json::Value;
 use super::view::View;
 use super::{Fault, REVERTED, SERVER_ERROR, quantity, shown};
 use crate::testkit::devchain::board::{self, Call, Reverted, Run};
-use crate::testkit::devchain::gas;
 use crate::testkit::devchain::pool::Refused;
+use crate::testkit::devchain::{code, gas};
 
 /// The answer of a contract's function.
 pub(super) fn call(view: &View<'_>, request: &TransactionRequest, at: Option<BlockId>) -> Result<Value, Fault> {
@@ -51,14 +51,15 @@ fn try_run(view: &View<'_>, request: &TransactionRequest, height: u64) -> Result
         );
         return Err(Fault::new(SERVER_ERROR, message));
     }
-    if kind(request).is_create() {
+    if kind(request).is_create() && code::created(input(request)).is_none() {
         return Err(Refused::Foreign.into());
     }
     let value = request.value.unwrap_or(U256::ZERO);
     if value > view.ledger.state.balance(from, height) {
         return Err(Fault::new(SERVER_ERROR, "insufficient funds for transfer"));
     }
-    let call = Call { from, to: kind(request), value, input: input(request) };
+    let nonce = view.ledger.state.nonce(from, height);
+    let call = Call { from, nonce, to: kind(request), value, input: input(request) };
     Ok(board::run(&view.ledger.state, height, &call))
 }
 

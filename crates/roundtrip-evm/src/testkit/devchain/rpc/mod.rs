@@ -15,6 +15,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
+use super::code;
 use super::ledger::Ledger;
 use super::pool::Refused;
 use view::View;
@@ -146,8 +147,13 @@ fn respond(id: &Value, result: Result<Value, Fault>) -> Value {
 
 fn dispatch(ledger: &mut Ledger, body: &Body, lag: u64) -> Result<Value, Fault> {
     let params = &body.params;
-    if body.method == "eth_sendRawTransaction" {
-        return shown(ledger.send(&params.required::<Bytes>(0)?)?);
+    match body.method.as_str() {
+        "eth_sendRawTransaction" => return shown(ledger.send(&params.required::<Bytes>(0)?)?),
+        "evm_mine" => {
+            ledger.mine();
+            return shown("0x0");
+        }
+        _ => {}
     }
     let view = View::new(ledger, lag);
     match body.method.as_str() {
@@ -181,7 +187,7 @@ fn dispatch(ledger: &mut Ledger, body: &Body, lag: u64) -> Result<Value, Fault> 
         }
         "eth_getCode" => {
             let (account, at) = (params.required(0)?, view.height(params.optional(1)?)?);
-            shown(view.ledger.state.board(account, at).map_or(Bytes::new(), |_| Bytes::from_static(CODE)))
+            shown(view.ledger.state.board(account, at).map_or(Bytes::new(), |_| code::deployed().clone()))
         }
         "eth_call" => calls::call(&view, &params.required(0)?, params.optional(1)?),
         "eth_estimateGas" => calls::estimate(&view, &params.required(0)?, params.optional(1)?),
@@ -196,9 +202,6 @@ fn dispatch(ledger: &mut Ledger, body: &Body, lag: u64) -> Result<Value, Fault> 
         other => Err(Fault::new(METHOD_NOT_FOUND, format!("the method {other} does not exist/is not available"))),
     }
 }
-
-/// What is at a contract's address: there is no EVM, so that it can be nothing that runs.
-const CODE: &[u8] = b"\xfeRequestBoard";
 
 /// How many transactions the account has sent; only here `pending` is more than `latest`.
 fn count(view: &View<'_>, account: Address, at: Option<BlockId>) -> Result<Value, Fault> {
@@ -236,3 +239,6 @@ impl Params {
         T::deserialize(value).map(Some).map_err(invalid)
     }
 }
+
+#[cfg(test)]
+mod tests;
