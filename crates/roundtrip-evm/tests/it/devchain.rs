@@ -209,6 +209,26 @@ async fn a_replacement_must_pay_more_and_is_then_the_only_one() {
     assert_eq!(refusal(late), (-32_000, "nonce too low: next nonce 1, tx nonce 0".into(), None));
 }
 
+#[tokio::test(start_paused = true)]
+async fn what_tests_do_to_a_chain() {
+    let chain = DevChain::new(DevChainOptions { finality: 3, ..DevChainOptions::default() });
+    let account = dev_key(0).address();
+    let transfer = |nonce| signed(0, nonce, 4, TransactionRequest::default().to(Address::ZERO));
+    let first = chain.send(&transfer(0).await).unwrap();
+    chain.send(&transfer(1).await).unwrap();
+    assert!(chain.drop_pending(first) && !chain.drop_pending(first));
+    chain.mine();
+    assert_eq!((chain.nonce(account), chain.pool().len()), (0, 1), "it waits above the gap");
+    assert_eq!((chain.drop_all_pending(), chain.pool().len()), (1, 0));
+    chain.set_balance(account, U256::from(7));
+    assert_eq!(chain.balance(account), U256::from(7));
+    chain.send(&transfer(0).await).unwrap_err();
+    let head = (0..4).map(|_| chain.mine_empty()).last().unwrap();
+    assert_eq!((chain.head(), chain.finalized()), (head, 2));
+    assert_eq!(chain.reorg(4, Reorg::Dropped).removed.len(), 4, "also below what was final");
+    assert_eq!(chain.balance(account), U256::from(7));
+}
+
 /// A stormy run; answers every block's hash and every outcome of a call.
 async fn storm(seed: u64) -> (Vec<B256>, Vec<String>) {
     let chain = chain(seed);

@@ -11,7 +11,7 @@ use alloy::rpc::json_rpc::{RequestPacket, ResponsePacket};
 use alloy::transports::{TransportError, TransportErrorKind, TransportFut};
 use axum::Router;
 use axum::body::Body;
-use axum::extract::State;
+use axum::extract::{DefaultBodyLimit, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
@@ -22,6 +22,9 @@ use tower_service::Service;
 
 use super::faults::Fate;
 use super::{DevChain, rpc};
+
+/// How much one HTTP request may hold.
+const REQUEST_BYTES_MAX: usize = 5 * 1024 * 1024;
 
 /// Why there is no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -51,7 +54,8 @@ impl DevChain {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
         let address = listener.local_addr()?;
         let (stop, stopped) = oneshot::channel::<()>();
-        let router = Router::new().route("/", post(over_http)).with_state(self.clone());
+        let limit = DefaultBodyLimit::max(REQUEST_BYTES_MAX);
+        let router = Router::new().route("/", post(over_http)).layer(limit).with_state(self.clone());
         let server = axum::serve(listener, router).with_graceful_shutdown(async {
             // Stopped, or dropped: the end in both cases.
             stopped.await.ok();

@@ -16,7 +16,7 @@ pub struct Faults {
     pub fail: PerMille,
     /// A request is carried out, and its answer is lost.
     pub lose_answer: PerMille,
-    /// A request is answered from the past.
+    /// A request is answered from the past; what it sends arrives in the present.
     pub lag: PerMille,
     /// How far from the past, in blocks.
     pub lag_blocks: u64,

@@ -4,17 +4,17 @@
 //! fees on demand or by a seed.
 //!
 //! ```text
-//! client() ─┐                                        ┌─ pool
-//!           ├─▶ door: faults ─▶ rpc ─▶ ledger ───────┼─ blocks
-//! http() ───┘                            ▲           └─ state
-//!                         mine, reorg ───┘
+//! client() ─────┐                                        ┌─ pool
+//!               ├─▶ door: faults ─▶ rpc ─▶ ledger ───────┼─ blocks
+//! serve_http() ─┘                            ▲           └─ state
+//!                             mine, reorg ───┘
 //! ```
 //!
 //! It executes the sample contract `contracts/RequestBoard.sol` and plain transfers, and
 //! nothing else: there is no EVM in it, and other contracts are refused. Gas is of the right
 //! order, not exact; the state root is a placeholder; everything else in a header is real.
 //! `pending` is `latest` except for an account's count of transactions. Blocks come when
-//! [`DevChain::mine`] is called and at no other time; there is no clock and no task, so that
+//! [`DevChain::mine`] or `evm_mine` is called and at no other time; there is no clock and no task, so that
 //! it runs under a paused clock, and the same seed with the same calls in the same order is
 //! the same history, hash by hash. All of the chain is kept in memory.
 //!

@@ -182,6 +182,11 @@ fn what_happens_by_chance_happens() {
     ledger.mine();
     assert_eq!((mined(&ledger).len(), ledger.pool.len()), (0, 0));
 
+    ledger.chance.faults = Faults { evict: 1000, ..Faults::default() };
+    ledger.send(&signed(0, transfer(0))).unwrap();
+    ledger.mine();
+    assert_eq!((mined(&ledger).len(), ledger.pool.len()), (0, 0));
+
     ledger.chance.faults = Faults { reorg: 1000, reorg_blocks: 9, ..Faults::default() };
     for _ in 0..50 {
         let (height, final_block) = (ledger.height(), ledger.finalized(ledger.height()));
@@ -191,6 +196,16 @@ fn what_happens_by_chance_happens() {
         assert!(ledger.height() > height);
     }
     assert!(ledger.forks > 40);
+}
+
+#[test]
+fn what_cannot_be_paid_any_more_is_forgotten() {
+    let mut ledger = chain(BaseFee::Fixed(20 * GWEI));
+    ledger.send(&signed(0, transfer(0))).unwrap();
+    ledger.state.endow(dev_key(0).address(), U256::from(21_000) * U256::from(10 * GWEI));
+    ledger.mine();
+    assert_eq!(ledger.pool.len(), 0);
+    assert!(matches!(ledger.send(&signed(0, transfer(0))), Err(Refused::Funds { .. })));
 }
 
 #[test]
