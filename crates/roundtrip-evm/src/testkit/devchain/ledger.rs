@@ -14,7 +14,7 @@ use std::sync::Arc;
 use alloy::consensus::Transaction;
 use alloy::eips::eip1559::BaseFeeParams;
 use alloy::primitives::{Address, B256, Log, U256};
-use roundtrip::words::Position;
+use roundtrip::words::{Height, Position};
 
 use super::block::{DevBlock, DevTransaction, Frame, MINER};
 use super::board::{self, Call};
@@ -120,9 +120,7 @@ impl Ledger {
     }
 
     pub(super) fn head(&self) -> Position {
-        self.blocks
-            .last()
-            .map_or(Position { height: roundtrip::words::Height(0), hash: [0; 32] }, |head| head.position())
+        self.blocks.last().map_or(Position { height: Height(0), hash: [0; 32] }, |head| head.position())
     }
 
     pub(super) fn finalized(&self, head: u64) -> u64 {
@@ -221,7 +219,7 @@ impl Ledger {
             return Reorged { removed: Vec::new(), head: self.head() };
         }
         let kept = self.height() - depth;
-        let removed = self.blocks.split_off(usize::try_from(kept + 1).unwrap_or(usize::MAX));
+        let removed = self.blocks.split_off(usize::try_from(kept + 1).unwrap_or(self.blocks.len()));
         self.state.cut(kept);
         self.forks += 1;
         if let (BaseFee::Moving(_), Some(parent)) = (self.options.base_fee, self.blocks.last()) {
