@@ -1,0 +1,192 @@
+//! Accounts of the outside parties: they sign, and send what they signed, by plain JSON-RPC
+//! and none of our sender, so that what they show says something about it.
+
+use alloy::consensus::{SignableTransaction, TxEip1559, TxEnvelope};
+use alloy::eips::eip2718::Encodable2718;
+use alloy::primitives::{Address, B256, Bytes, TxHash, TxKind, U64};
+use alloy::rpc::client::RpcClient;
+use alloy::signers::SignerSync;
+use alloy::signers::local::PrivateKeySigner;
+use alloy::transports::{TransportError, TransportResult};
+use serde::Deserialize;
+
+use super::board;
+
+/// How many transactions are sent in one JSON-RPC batch.
+pub const SEND_BATCH: usize = 100;
+/// The keys that Anvil and hardhat fund at their start. Everybody knows them.
+const DEV_KEYS: [&str; 10] = [
+    "ac0974bec39a17e36ba4a6b4d238ff944bacb478cbed5efcae784d7bf4f2ff80",
+    "59c6995e998f97a5a0044966f0945389dc9e86dae88c7a8412f4603b6b78690d",
+    "5de4111afa1a4b94908f83103eb1f1706367c2e68ca870fc3fb9a804cdab365a",
+    "7c852118294e51e653712a81e05800f419141751be58f605c371e15141b007a6",
+    "47e179ec197488593b187f80a00eb0da91f1b9d0b13f8733639f19c30a34926a",
+    "8b3a350cf5c34c9194ca85829a2df0ec3153be0318b5e2d3348e872092edffba",
+    "92db14e403b83dfe3df233f83dfa3a0d7096f21ca9b0d6d6b8d88b2b4ec1564e",
+    "4bbbf85ce3377467afe5d46f804f221813b2bb87f24d81f60f1fcdbf7cbf4356",
+    "dbda1821b80551c9d65939329250298aa3472ba22feea921c0cf5d620ea67b97",
+    "2a871d0798f97d79848a013d4936a73bf4cc922c825d33c1cf7073dff6d409c6",
+];
+const CREATION_GAS: u64 = 3_000_000;
+const TIP_WEI: u128 = 1_000_000_000;
+
+/// Why an outside party could not do something.
+#[derive(Debug, thiserror::Error)]
+pub enum AccountError {
+    /// The node refused it, or was not reached.
+    #[error("the node did not take a call: {0}")]
+    Rpc(#[from] TransportError),
+    /// Nothing was signed.
+    #[error("not signed: {0}")]
+    Unsigned(#[from] alloy::signers::Error),
+    /// The transaction that was to create the board is not mined, or failed.
+    #[error("the board was not created by {0}: is the account funded?")]
+    NotCreated(TxHash),
+    /// A transaction was mined and had no effect.
+    #[error("transaction {0} failed: has it enough gas?")]
+    Failed(TxHash),
+    /// It cannot go on.
+    #[error("stopped: {0}")]
+    Stopped(String),
+}
+
+/// The accounts that development nodes fund, in their order; there are ten.
+pub fn dev_signers() -> Vec<PrivateKeySigner> {
+    DEV_KEYS.iter().filter_map(|key| key.parse().ok()).collect()
+}
+
+/// What a transaction offers per unit of gas.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fees {
+    /// At most this, in wei.
+    pub max_fee: u128,
+    /// To whoever mines it, in wei.
+    pub tip: u128,
+}
+
+impl Fees {
+    /// An offer that holds while the base fee doubles.
+    pub fn above(base_fee: u128) -> Fees {
+        Fees { max_fee: base_fee.saturating_mul(2).saturating_add(TIP_WEI), tip: TIP_WEI }
+    }
+
+    /// An offer that every pool takes in place of this one, at this base fee.
+    pub fn bumped(self, base_fee: u128) -> Fees {
+        let raised = |wei: u128| wei.saturating_mul(5).div_ceil(4);
+        let fresh = Fees::above(base_fee);
+        Fees { max_fee: raised(self.max_fee).max(fresh.max_fee), tip: raised(self.tip).max(fresh.tip) }
+    }
+}
+
+/// What is to be signed.
+#[derive(Clone, Debug)]
+pub struct Call {
+    /// On which chain.
+    pub chain_id: u64,
+    /// As which transaction of the account.
+    pub nonce: u64,
+    /// Whom it calls, or that it creates.
+    pub to: TxKind,
+    /// With what.
+    pub input: Bytes,
+    /// At most this much gas.
+    pub gas_limit: u64,
+    /// At this price.
+    pub fees: Fees,
+}
+
+/// A transaction as it goes out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RawTransaction {
+    /// The hash by which the chain knows it.
+    pub hash: TxHash,
+    /// Its signed bytes.
+    pub bytes: Bytes,
+}
+
+impl Call {
+    /// Signs it.
+    pub fn sign(self, signer: &PrivateKeySigner) -> Result<RawTransaction, alloy::signers::Error> {
+        let transaction = TxEip1559 {
+            chain_id: self.chain_id,
+            nonce: self.nonce,
+            gas_limit: self.gas_limit,
+            max_fee_per_gas: self.fees.max_fee,
+            max_priority_fee_per_gas: self.fees.tip,
+            to: self.to,
+            input: self.input,
+            ..TxEip1559::default()
+        };
+        let signature = signer.sign_hash_sync(&transaction.signature_hash())?;
+        let signed = TxEnvelope::Eip1559(transaction.into_signed(signature));
+        Ok(RawTransaction { hash: *signed.tx_hash(), bytes: signed.encoded_2718().into() })
+    }
+}
+
+/// Hands transactions to a node, in their order; answers what it said to each.
+pub async fn send_raw(client: &RpcClient, transactions: &[Bytes]) -> TransportResult<Vec<TransportResult<TxHash>>> {
+    let mut answers = Vec::with_capacity(transactions.len());
+    for some in transactions.chunks(SEND_BATCH) {
+        let mut batch = client.new_batch();
+        let waiters = some
+            .iter()
+            .map(|bytes| batch.add_call::<_, TxHash>("eth_sendRawTransaction", &(bytes,)))
+            .collect::<TransportResult<Vec<_>>>()?;
+        batch.send().await?;
+        for waiter in waiters {
+            answers.push(waiter.await);
+        }
+    }
+    Ok(answers)
+}
+
+/// The newest block, as far as an account needs it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Head {
+    /// Its number.
+    pub number: U64,
+    /// Its hash.
+    pub hash: B256,
+    /// What gas costs in it.
+    pub base_fee_per_gas: U64,
+}
+
+/// Reads the newest block.
+pub async fn head(client: &RpcClient) -> TransportResult<Head> {
+    client.request("eth_getBlockByNumber", ("latest", false)).await
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Creation {
+    status: U64,
+    contract_address: Option<Address>,
+}
+
+/// Creates a board with these responders, in a block that is mined for it.
+pub async fn deploy_board(
+    client: &RpcClient,
+    signer: &PrivateKeySigner,
+    responders: &[Address],
+) -> Result<Address, AccountError> {
+    let chain_id: U64 = client.request_noparams("eth_chainId").await?;
+    let nonce: U64 = client.request("eth_getTransactionCount", (signer.address(), "latest")).await?;
+    let fees = Fees::above(head(client).await?.base_fee_per_gas.to());
+    let call = Call {
+        chain_id: chain_id.to(),
+        nonce: nonce.to(),
+        to: TxKind::Create,
+        input: board::creation_input(responders),
+        gas_limit: CREATION_GAS,
+        fees,
+    };
+    let creation = call.sign(signer)?;
+    let _: TxHash = client.request("eth_sendRawTransaction", (&creation.bytes,)).await?;
+    let _: serde_json::Value = client.request_noparams("evm_mine").await?;
+    let receipt: Option<Creation> = client.request("eth_getTransactionReceipt", (creation.hash,)).await?;
+    match receipt {
+        Some(Creation { status, contract_address: Some(address) }) if status == U64::ONE => Ok(address),
+        _ => Err(AccountError::NotCreated(creation.hash)),
+    }
+}
