@@ -38,7 +38,7 @@ pub enum NodeError {
     #[error("{0} is not there: run make tools")]
     NotInstalled(PathBuf),
     /// It could not be started.
-    #[error("{program} did not start: {error}")]
+    #[error("{program} did not start: {error}; run make tools")]
     NotStarted {
         /// What was to be started.
         program: PathBuf,

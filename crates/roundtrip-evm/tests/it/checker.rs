@@ -9,8 +9,9 @@ use alloy::signers::local::PrivateKeySigner;
 use alloy::sol_types::SolCall;
 use roundtrip_evm::testkit::account::{Call, Fees, deploy_board, dev_signers, head, send_raw};
 use roundtrip_evm::testkit::board::RequestBoard::{self, Response};
+use roundtrip_evm::testkit::board::creation_input;
 use roundtrip_evm::testkit::checker::{Verdict, check, read_facts};
-use roundtrip_evm::testkit::node::{AnvilOptions, Node};
+use roundtrip_evm::testkit::node::{AnvilOptions, Mining, Node};
 use roundtrip_evm::testkit::submitter::{Asked, Submitter, SubmitterOptions, SubmitterProgress};
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -143,6 +144,45 @@ async fn every_request_is_asked_and_answered_through_a_drop_and_a_reorg() {
     world.respond_many(&many).await;
     world.node.mine(1).await.unwrap();
     assert_eq!(world.verdict(&payloads).await.to_string(), "settled 50, lost 0, doubled 0");
+}
+
+#[tokio::test]
+async fn every_request_is_asked_once_through_a_storm() {
+    let node = Node::anvil(AnvilOptions { mining: Mining::Every { ms: 50 }, ..AnvilOptions::default() }).await.unwrap();
+    let client = node.client();
+    let board = deploy_board(&client, &dev_signers()[0], &[]).await.unwrap();
+    let payloads = payloads(300);
+    let keys = dev_signers()[2..5].to_vec();
+    let options = SubmitterOptions { window: 4, depth: 4 };
+    let mut submitter = Submitter::start(client.clone(), board, keys, payloads.clone(), options);
+
+    let mut dice = fastrand::Rng::with_seed(4);
+    for disturbance in 0..12 {
+        // No reorg is as deep as the submitter waits for, and none reaches the board.
+        let before = submitter.progress().head.max(4);
+        let progress = wait(&mut submitter, |progress| progress.head >= before + 2).await;
+        assert!(progress.mined < progress.total, "it was over before the storm: {progress:?}");
+        match disturbance % 3 {
+            0 => node.reorg(dice.u64(1..=3)).await.unwrap(),
+            1 => node.drop_all().await.unwrap(),
+            _ => node.set_next_base_fee(dice.u64(5..20) * 1_000_000_000).await.unwrap(),
+        }
+    }
+    let after = wait(&mut submitter, |progress| progress.mined == progress.total).await;
+    assert!(after.resent > 0 && after.bumped > 0, "{after:?}");
+    let asked = tokio::time::timeout(PATIENCE, submitter.finish()).await.unwrap().unwrap();
+    assert_eq!(asked.len(), 300);
+
+    let facts = read_facts(&client, &[]).await.unwrap();
+    let mut inputs: Vec<Bytes> = facts.transactions.into_iter().map(|mined| mined.input).collect();
+    inputs.sort();
+    let mut wanted: Vec<Bytes> = payloads
+        .into_iter()
+        .map(|payload| RequestBoard::requestCall { payload }.abi_encode().into())
+        .chain([creation_input(&[])])
+        .collect();
+    wanted.sort();
+    assert_eq!(inputs, wanted);
 }
 
 #[tokio::test]

@@ -7,8 +7,9 @@
 //! ```
 //!
 //! What a lane tried and the contract refused is counted as doubled too: the contract saved
-//! the day, and the sender did not. A chain that moves while it is read is read again, a
-//! bounded number of times. A node without `txpool_content` shows no queued transactions;
+//! the day, and the sender did not. A chain that moves while it is read is read on, or again,
+//! a bounded number of times; what is under way meanwhile counts as gaps, so the lanes should
+//! be at rest. A node without `txpool_content` shows no queued transactions;
 //! the counts of its accounts still do.
 
 mod judge;

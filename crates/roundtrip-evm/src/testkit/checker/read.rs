@@ -13,8 +13,8 @@ use super::judge::{Account, Facts, Log, Transaction};
 
 /// How many blocks are asked for in one JSON-RPC batch.
 const READ_BATCH_BLOCKS: usize = 50;
-/// How often a chain that moves is read again.
-const READS: u32 = 5;
+/// How often a chain is read on, until it stands still between two looks.
+const READS: u32 = 50;
 const METHOD_NOT_FOUND: i64 = -32601;
 
 /// Why nothing can be said.
@@ -27,20 +27,26 @@ pub enum CheckError {
     #[error("block {0} is not whole: its receipts are not those of its transactions")]
     NotWhole(u64),
     /// The chain kept changing.
-    #[error("the chain was reorganised each of the {READS} times that it was read: let it rest first")]
+    #[error("the chain moved at each of {READS} reads: make its blocks come more slowly")]
     Moved,
 }
 
 /// Reads all that the verdict depends on, of one and the same chain.
 pub async fn read_facts(client: &RpcClient, lanes: &[Address]) -> Result<Facts, CheckError> {
+    let mut blocks = Vec::new();
     for _ in 0..READS {
-        let head: U64 = client.request_noparams("eth_blockNumber").await?;
-        let Some(blocks) = read_blocks(client, head.to()).await? else { continue };
+        let before = read_head(client).await?;
+        extend(client, &mut blocks, before.number.to()).await?;
         let accounts = read_accounts(client, lanes).await?;
         // The accounts were read after the blocks: both are of one chain if its head is the same.
-        let newest: Option<WireHead> = client.request("eth_getBlockByNumber", ("latest", false)).await?;
-        if newest.map(|head| head.hash) == blocks.last().map(|(block, _)| block.hash) {
-            return Ok(Facts { transactions: transactions(blocks)?, accounts });
+        let after = read_head(client).await?;
+        match blocks.last() {
+            Some((newest, _)) if newest.hash == after.hash => {
+                return Ok(Facts { transactions: transactions(blocks)?, accounts });
+            }
+            // It grew: what was read may still stand.
+            Some((newest, _)) if newest.number < after.number => {}
+            _ => blocks.clear(),
         }
     }
     Err(CheckError::Moved)
@@ -48,30 +54,52 @@ pub async fn read_facts(client: &RpcClient, lanes: &[Address]) -> Result<Facts, 
 
 type Read = (WireBlock, Vec<WireReceipt>);
 
-/// None when the blocks are not a chain: it changed meanwhile.
-async fn read_blocks(client: &RpcClient, head: u64) -> TransportResult<Option<Vec<Read>>> {
-    let mut blocks: Vec<Read> = Vec::new();
-    let numbers: Vec<U64> = (0..=head).map(U64::from).collect();
+async fn read_head(client: &RpcClient) -> TransportResult<WireHead> {
+    client.request("eth_getBlockByNumber", ("latest", false)).await
+}
+
+/// Reads the blocks after those that were read. What does not follow them leaves nothing of
+/// them: the chain changed, and is to be read again.
+async fn extend(client: &RpcClient, blocks: &mut Vec<Read>, head: u64) -> TransportResult<()> {
+    let numbers: Vec<U64> = (blocks.len() as u64..=head).map(U64::from).collect();
     for some in numbers.chunks(READ_BATCH_BLOCKS) {
-        let mut batch = client.new_batch();
-        let mut waiters = Vec::with_capacity(some.len());
-        for number in some {
-            let block = batch.add_call::<_, Option<WireBlock>>("eth_getBlockByNumber", &(number, true))?;
-            let receipts = batch.add_call::<_, Option<Vec<WireReceipt>>>("eth_getBlockReceipts", &(number,))?;
-            waiters.push((block, receipts));
-        }
-        batch.send().await?;
-        for (block, receipts) in waiters {
-            let (Some(block), Some(receipts)) = (block.await?, receipts.await?) else { return Ok(None) };
-            let follows = blocks.last().is_none_or(|(before, _)| before.hash == block.parent_hash);
-            let whole = receipts.iter().all(|receipt| receipt.block_hash == block.hash);
-            if !follows || !whole {
-                return Ok(None);
+        for read in read_blocks(client, some).await? {
+            let follows = |block: &WireBlock| blocks.last().is_none_or(|(before, _)| before.hash == block.parent_hash);
+            match read {
+                (Some(block), Some(receipts)) if follows(&block) && belong(&receipts, &block) => {
+                    blocks.push((block, receipts));
+                }
+                _ => {
+                    blocks.clear();
+                    return Ok(());
+                }
             }
-            blocks.push((block, receipts));
         }
     }
-    Ok(Some(blocks))
+    Ok(())
+}
+
+fn belong(receipts: &[WireReceipt], block: &WireBlock) -> bool {
+    receipts.iter().all(|receipt| receipt.block_hash == block.hash)
+}
+
+async fn read_blocks(
+    client: &RpcClient,
+    numbers: &[U64],
+) -> TransportResult<Vec<(Option<WireBlock>, Option<Vec<WireReceipt>>)>> {
+    let mut batch = client.new_batch();
+    let mut waiters = Vec::with_capacity(numbers.len());
+    for number in numbers {
+        let block = batch.add_call::<_, Option<WireBlock>>("eth_getBlockByNumber", &(number, true))?;
+        let receipts = batch.add_call::<_, Option<Vec<WireReceipt>>>("eth_getBlockReceipts", &(number,))?;
+        waiters.push((block, receipts));
+    }
+    batch.send().await?;
+    let mut read = Vec::with_capacity(numbers.len());
+    for (block, receipts) in waiters {
+        read.push((block.await?, receipts.await?));
+    }
+    Ok(read)
 }
 
 fn transactions(blocks: Vec<Read>) -> Result<Vec<Transaction>, CheckError> {
@@ -115,6 +143,7 @@ async fn read_accounts(client: &RpcClient, lanes: &[Address]) -> TransportResult
 
 #[derive(Debug, Deserialize)]
 struct WireHead {
+    number: U64,
     hash: B256,
 }
 
