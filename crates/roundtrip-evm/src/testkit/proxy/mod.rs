@@ -41,6 +41,8 @@ use faults::{Fate, Plan};
 pub const REQUEST_BYTES_LIMIT: usize = 16 << 20;
 /// How many connections are served at once; more wait to be accepted.
 pub const CONNECTIONS_LIMIT: usize = 512;
+/// How long it waits after it could not accept a connection.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
 /// How long the node may take.
 const UPSTREAM_TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -131,7 +133,7 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>) {
                     connections.spawn(serve(stream, shared.clone()));
                 }
                 // Out of descriptors, or gone before it was accepted: others may do better.
-                Err(_) => tokio::task::yield_now().await,
+                Err(_) => tokio::time::sleep(ACCEPT_PAUSE).await,
             },
             Some(_) = connections.join_next() => {}
         }
@@ -233,9 +235,7 @@ impl Shared {
     /// Asks the node, in the past if so planned, and twists what it answers.
     async fn forward(&self, body: Bytes, mut request: Value, plan: &Plan) -> reqwest::Result<(StatusCode, Bytes)> {
         let past = match plan.lag_blocks {
-            Some(lag) if twist::each(&request).iter().any(twist::asks_for_head) => {
-                Some(self.head().await?.saturating_sub(lag))
-            }
+            Some(lag) if twist::each(&request).iter().any(twist::asks_for_head) => self.past(lag).await?,
             _ => None,
         };
         let body = match past {
@@ -260,10 +260,12 @@ impl Shared {
         Ok((answered.status(), answered.bytes().await?))
     }
 
-    async fn head(&self) -> reqwest::Result<u64> {
+    /// The block so many before the newest; none when the node does not say which that is.
+    async fn past(&self, lag_blocks: u64) -> reqwest::Result<Option<u64>> {
         let call = json!({"jsonrpc": "2.0", "id": 0, "method": "eth_blockNumber", "params": []});
         let (_, answered) = self.ask(call.to_string().into()).await?;
         let answer: Value = serde_json::from_slice(&answered).unwrap_or(Value::Null);
-        Ok(answer.get("result").and_then(twist::number).unwrap_or(0))
+        let newest = answer.get("result").and_then(twist::number);
+        Ok(newest.map(|newest| newest.saturating_sub(lag_blocks)))
     }
 }
