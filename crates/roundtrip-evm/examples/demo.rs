@@ -132,7 +132,7 @@ async fn carry(chain: &DevChain, orders: &Orders) -> Result<(), Failed> {
         }
     }
     bar.end()?;
-    Ok(relay.stop().await?)
+    relay.stop().await
 }
 
 /// A line that fills up; where nobody watches, a line for every tenth.
@@ -157,7 +157,11 @@ impl Bar {
         let filled = "#".repeat(settled * Self::WIDTH / REQUESTS);
         let mut out = std::io::stdout();
         let (start, end) = if self.live { ("\r", "") } else { ("", "\n") };
-        write!(out, "{start}[{filled:<width$}] {settled:>4}/{REQUESTS}  block {blocks:>4}  killed {kills}{end}", width = Self::WIDTH)?;
+        write!(
+            out,
+            "{start}[{filled:<width$}] {settled:>4}/{REQUESTS}  block {blocks:>4}  killed {kills}{end}",
+            width = Self::WIDTH
+        )?;
         out.flush()
     }
 

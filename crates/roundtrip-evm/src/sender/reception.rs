@@ -77,8 +77,8 @@ mod tests {
         let funds = |text: &str| Ok(Reception::Funds(text.into()));
         let rejected = |text: &str| Ok(Reception::Rejected(text.into()));
         let maybe = |text: &str| Err(Unreachable(text.into()));
-        type Meant = Result<Reception, Unreachable>;
-        let cases: &[(&str, &dyn Fn(&str) -> Meant)] = &[
+        type Meant<'a> = &'a dyn Fn(&str) -> Result<Reception, Unreachable>;
+        let cases: &[(&str, Meant<'_>)] = &[
             // geth
             ("already known", &|_| taken()),
             ("nonce too low: next nonce 5, tx nonce 4", &|_| taken()),

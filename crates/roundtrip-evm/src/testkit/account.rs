@@ -3,7 +3,7 @@
 
 use alloy::consensus::{SignableTransaction, TxEip1559, TxEnvelope};
 use alloy::eips::eip2718::Encodable2718;
-use alloy::primitives::{Address, B256, Bytes, TxHash, TxKind, U64};
+use alloy::primitives::{Address, B256, Bytes, TxHash, TxKind, U64, b256, keccak256};
 use alloy::rpc::client::RpcClient;
 use alloy::signers::SignerSync;
 use alloy::signers::local::PrivateKeySigner;
@@ -14,19 +14,6 @@ use super::board;
 
 /// How many transactions are sent in one JSON-RPC batch.
 pub const SEND_BATCH: usize = 100;
-/// The keys that Anvil and hardhat fund at their start. Everybody knows them.
-const DEV_KEYS: [&str; 10] = [
-    "ac0974bec39a17e36ba4a6b4d238ff944bacb478cbed5efcae784d7bf4f2ff80",
-    "59c6995e998f97a5a0044966f0945389dc9e86dae88c7a8412f4603b6b78690d",
-    "5de4111afa1a4b94908f83103eb1f1706367c2e68ca870fc3fb9a804cdab365a",
-    "7c852118294e51e653712a81e05800f419141751be58f605c371e15141b007a6",
-    "47e179ec197488593b187f80a00eb0da91f1b9d0b13f8733639f19c30a34926a",
-    "8b3a350cf5c34c9194ca85829a2df0ec3153be0318b5e2d3348e872092edffba",
-    "92db14e403b83dfe3df233f83dfa3a0d7096f21ca9b0d6d6b8d88b2b4ec1564e",
-    "4bbbf85ce3377467afe5d46f804f221813b2bb87f24d81f60f1fcdbf7cbf4356",
-    "dbda1821b80551c9d65939329250298aa3472ba22feea921c0cf5d620ea67b97",
-    "2a871d0798f97d79848a013d4936a73bf4cc922c825d33c1cf7073dff6d409c6",
-];
 const CREATION_GAS: u64 = 3_000_000;
 const TIP_WEI: u128 = 1_000_000_000;
 
@@ -50,9 +37,37 @@ pub enum AccountError {
     Stopped(String),
 }
 
-/// The accounts that development nodes fund, in their order; there are ten.
+/// The keys that Anvil and hardhat give money to. Everybody knows them.
+const KNOWN_KEYS: [B256; 10] = [
+    b256!("ac0974bec39a17e36ba4a6b4d238ff944bacb478cbed5efcae784d7bf4f2ff80"),
+    b256!("59c6995e998f97a5a0044966f0945389dc9e86dae88c7a8412f4603b6b78690d"),
+    b256!("5de4111afa1a4b94908f83103eb1f1706367c2e68ca870fc3fb9a804cdab365a"),
+    b256!("7c852118294e51e653712a81e05800f419141751be58f605c371e15141b007a6"),
+    b256!("47e179ec197488593b187f80a00eb0da91f1b9d0b13f8733639f19c30a34926a"),
+    b256!("8b3a350cf5c34c9194ca85829a2df0ec3153be0318b5e2d3348e872092edffba"),
+    b256!("92db14e403b83dfe3df233f83dfa3a0d7096f21ca9b0d6d6b8d88b2b4ec1564e"),
+    b256!("4bbbf85ce3377467afe5d46f804f221813b2bb87f24d81f60f1fcdbf7cbf4356"),
+    b256!("dbda1821b80551c9d65939329250298aa3472ba22feea921c0cf5d620ea67b97"),
+    b256!("2a871d0798f97d79848a013d4936a73bf4cc922c825d33c1cf7073dff6d409c6"),
+];
+
+/// The accounts that every development node funds, in their order.
 pub fn dev_signers() -> Vec<PrivateKeySigner> {
-    DEV_KEYS.iter().filter_map(|key| key.parse().ok()).collect()
+    (0..KNOWN_KEYS.len()).map(dev_key).collect()
+}
+
+/// The key of a development account, the same on every development chain and in every
+/// process: the first ten are those of other development nodes.
+pub fn dev_key(index: usize) -> PrivateKeySigner {
+    let made = || keccak256(format!("roundtrip development account {index}"));
+    let mut secret = KNOWN_KEYS.get(index).copied().unwrap_or_else(made);
+    loop {
+        // Nearly every 32 bytes are a key; those that are none lead to the next.
+        match PrivateKeySigner::from_bytes(&secret) {
+            Ok(key) => return key,
+            Err(_) => secret = keccak256(secret),
+        }
+    }
 }
 
 /// What a transaction offers per unit of gas.
@@ -188,5 +203,18 @@ pub async fn deploy_board(
     match receipt {
         Some(Creation { status, contract_address: Some(address) }) if status == U64::ONE => Ok(address),
         _ => Err(AccountError::NotCreated(creation.hash)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloy::primitives::address;
+
+    #[test]
+    fn the_first_accounts_are_those_of_other_nodes() {
+        assert_eq!(dev_key(0).address(), address!("f39Fd6e51aad88F6F4ce6aB8827279cffFb92266"));
+        assert_eq!(dev_key(9).address(), address!("a0Ee7A142d267C1f36714E4a8F75612F20a79720"));
+        assert_ne!(dev_key(10).address(), dev_key(11).address());
     }
 }

@@ -42,7 +42,14 @@ pub const CREATION_CODE: &[u8] = match &hex::const_decode_to_array::<{ CREATION_
     Err(_) => panic!("the artifact's bytecode is not hex"),
 };
 
+/// The bytecode that is then at its address.
+pub const DEPLOYED_CODE: &[u8] = match &hex::const_decode_to_array::<{ DEPLOYED_HEX.len() / 2 }>(DEPLOYED_HEX) {
+    Ok(code) => code,
+    Err(_) => panic!("the artifact's deployed bytecode is not hex"),
+};
+
 const CREATION_HEX: &[u8] = hex_after(ARTIFACT.as_bytes(), b"\"bytecode\": \"0x");
+const DEPLOYED_HEX: &[u8] = hex_after(ARTIFACT.as_bytes(), b"\"deployedBytecode\": \"0x");
 
 /// What a transaction carries that creates a board with these responders.
 pub fn creation_input(responders: &[Address]) -> Bytes {

@@ -70,7 +70,7 @@ pub async fn obey(orders: &Orders) -> Result<(), Failed> {
     let store = open(&orders.store, Options::default())?;
     let mut term = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
     let relay = deployment.relay(store.clone(), Arc::new(SystemClock::new()))?;
-    let relay = relay.stop_when(async move { drop(term.recv().await) }).start().await?;
+    let relay = relay.stop_when(async move { term.recv().await.unwrap_or_default() }).start().await?;
     writeln!(std::io::stdout(), "started")?;
     relay.ended().await?;
     Ok(store.close().await?)
@@ -84,7 +84,11 @@ pub struct Child {
 impl Child {
     /// Starts a program that obeys its first argument.
     pub fn start(program: &Path, orders: &Orders) -> Result<Child, Failed> {
-        let process = Command::new(program).arg(serde_json::to_string(orders)?).stdin(Stdio::null()).stdout(Stdio::null()).spawn()?;
+        let process = Command::new(program)
+            .arg(serde_json::to_string(orders)?)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .spawn()?;
         Ok(Child { process })
     }
 

@@ -26,8 +26,6 @@ use tokio::task::JoinHandle;
 use super::account::{AccountError, Call, Fees, RawTransaction, head, send_raw};
 use super::board::RequestBoard;
 
-/// How long it waits before it looks at the chain again.
-pub const LOOK_EVERY: Duration = Duration::from_millis(25);
 /// So many looks may fail in a row.
 pub const FAILED_LOOKS_LIMIT: u32 = 200;
 /// What was not mined after so many blocks is sent again.
@@ -47,11 +45,13 @@ pub struct SubmitterOptions {
     pub window: usize,
     /// How many blocks must hold a transaction, its own included.
     pub depth: u64,
+    /// How long it waits before it looks at the chain again.
+    pub look_every: Duration,
 }
 
 impl Default for SubmitterOptions {
     fn default() -> Self {
-        SubmitterOptions { window: 64, depth: 3 }
+        SubmitterOptions { window: 64, depth: 3, look_every: Duration::from_millis(25) }
     }
 }
 
@@ -241,16 +241,20 @@ impl Run {
         if self.lanes.iter().map(|lane| lane.asks.len()).sum::<usize>() < self.progress.borrow().total {
             return Err(AccountError::Stopped("there are payloads and no keys".into()));
         }
-        self.prepare().await?;
-        let mut failed_looks = 0;
+        let (mut prepared, mut failed_looks) = (false, 0);
         loop {
-            match self.turn().await {
+            let looked = match prepared {
+                true => self.turn().await,
+                false => self.prepare().await.map(|()| None),
+            };
+            prepared |= looked.is_ok();
+            match looked {
                 Ok(Some(list)) => return Ok(list),
                 Ok(None) => failed_looks = 0,
                 Err(error) if failed_looks >= FAILED_LOOKS_LIMIT => return Err(error),
                 Err(_) => failed_looks += 1,
             }
-            tokio::time::sleep(LOOK_EVERY).await;
+            tokio::time::sleep(self.options.look_every).await;
         }
     }
 

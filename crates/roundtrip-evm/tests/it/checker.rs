@@ -43,7 +43,7 @@ impl World {
 
     fn submit(&self, payloads: Vec<Bytes>) -> Submitter {
         let keys = dev_signers()[2..4].to_vec();
-        let options = SubmitterOptions { window: 10, depth: 3 };
+        let options = SubmitterOptions { window: 10, depth: 3, ..SubmitterOptions::default() };
         Submitter::start(self.client.clone(), self.board, keys, payloads, options)
     }
 
@@ -153,7 +153,7 @@ async fn every_request_is_asked_once_through_a_storm() {
     let board = deploy_board(&client, &dev_signers()[0], &[]).await.unwrap();
     let payloads = payloads(300);
     let keys = dev_signers()[2..5].to_vec();
-    let options = SubmitterOptions { window: 4, depth: 4 };
+    let options = SubmitterOptions { window: 4, depth: 4, ..SubmitterOptions::default() };
     let mut submitter = Submitter::start(client.clone(), board, keys, payloads.clone(), options);
 
     let mut dice = fastrand::Rng::with_seed(4);

@@ -10,8 +10,9 @@ use alloy::rpc::client::RpcClient;
 use alloy::rpc::types::{Filter, Log, TransactionRequest};
 use alloy::sol_types::{SolCall, SolError, SolEvent, SolValue};
 use alloy::transports::RpcError;
+use roundtrip_evm::testkit::account::dev_key;
 use roundtrip_evm::testkit::board::RequestBoard;
-use roundtrip_evm::testkit::devchain::{BaseFee, DevChain, DevChainOptions, Faults, GWEI, Reorg, dev_key};
+use roundtrip_evm::testkit::devchain::{BaseFee, DevChain, DevChainOptions, Faults, GWEI, Reorg};
 
 const GAS: u64 = 300_000;
 

@@ -1,13 +1,11 @@
-//! The EVM crate's tests from outside.
-#![cfg(feature = "testkit")]
-#![allow(clippy::unwrap_used, reason = "tests")]
-
-mod devchain;
-//! The tests of EVM chains from outside: against real nodes, and against the testkit itself.
+//! The tests of EVM chains from outside: against real nodes, the development chain, and the testkit itself.
 #![cfg(feature = "testkit")]
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod checker;
 mod contracts;
+mod devchain;
+mod kills;
 mod nodes;
 mod proxy;
+mod simulation;

@@ -64,8 +64,7 @@ struct World {
 struct Outcome {
     head: B256,
     crashes: u64,
-    reorgs: usize,
-    bumps: usize,
+    reorgs: u64,
 }
 
 impl World {
@@ -101,7 +100,7 @@ impl World {
     async fn run(mut self) -> Outcome {
         let payloads: Vec<Bytes> = (0..REQUESTS).map(|n| format!("ask {n}").into_bytes().into()).collect();
         let keys = dev_signers()[..2].to_vec();
-        let options = SubmitterOptions { window: 5, depth: FINAL_DEPTH + 1 };
+        let options = SubmitterOptions { window: 5, depth: FINAL_DEPTH + 1, look_every: BLOCK };
         let submitter = Submitter::start(self.chain.client(), self.board, keys, payloads.clone(), options);
         self.chain.set_faults(STORM);
         let mut relay = self.start().await;
@@ -136,9 +135,10 @@ impl World {
             }
         }
         assert_eq!(verdict, clean, "seed {}; left {:?}", self.seed, self.store.counts().await.unwrap());
+        assert_eq!(submitter.finish().await.unwrap().len(), REQUESTS);
         drop(relay);
         let head = B256::from(self.chain.head().hash);
-        Outcome { head, crashes, reorgs: self.chain.reorgs(), bumps: 0 }
+        Outcome { head, crashes, reorgs: self.chain.reorgs() }
     }
 }
 
@@ -148,7 +148,7 @@ fn lanes() -> Vec<alloy::signers::local::PrivateKeySigner> {
 
 fn simulate(seed: u64) -> Outcome {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
-    runtime.block_on(World::new(seed).run())
+    runtime.block_on(async { World::new(seed).run().await })
 }
 
 #[test]

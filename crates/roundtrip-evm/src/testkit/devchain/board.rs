@@ -9,6 +9,7 @@ use alloy::sol_types::{SolCall, SolError, SolEvent, SolInterface};
 
 use super::state::{BoardAt, Change, State};
 use super::{code, gas};
+use crate::testkit::board::DEPLOYED_CODE;
 use crate::testkit::board::RequestBoard::{self, RequestBoardCalls};
 
 /// What somebody calls.
@@ -59,10 +60,10 @@ pub(super) fn run(state: &State, height: u64, call: &Call<'_>) -> Run {
 /// Creates the sample contract; other code is refused before it comes here.
 fn create(call: &Call<'_>) -> Result<Effects, Reverted> {
     let responders = code::created(call.input).filter(|_| call.value.is_zero()).ok_or_else(silent)?;
-    let gas = gas::CODE_BYTE * code::deployed().len() as u64 + gas::STORE * responders.len() as u64;
+    let gas = gas::CODE_BYTE * DEPLOYED_CODE.len() as u64 + gas::STORE * responders.len() as u64;
     let board = call.from.create(call.nonce);
     let changes = vec![Change::Deployed { board, responders: responders.into_iter().collect() }];
-    Ok(Effects { output: code::deployed().clone(), logs: Vec::new(), changes, gas })
+    Ok(Effects { output: Bytes::from_static(DEPLOYED_CODE), logs: Vec::new(), changes, gas })
 }
 
 fn enter(to: Address, board: BoardAt<'_>, call: &Call<'_>) -> Result<Effects, Reverted> {

@@ -19,10 +19,11 @@ use roundtrip::words::{Height, Position};
 use super::block::{DevBlock, DevTransaction, Frame, MINER};
 use super::board::{self, Call};
 use super::faults::Chance;
-use super::options::{BaseFee, DevChainOptions, dev_key};
+use super::options::{BaseFee, DevChainOptions};
 use super::pool::{self, Pool, Refused, Standing, Waiting};
 use super::state::{Change, State};
 use super::{code, gas};
+use crate::testkit::account::dev_key;
 
 /// How many blocks that a reorg took away can still be read by their hash.
 pub(super) const ORPHANS_MAX: usize = 256;
@@ -84,7 +85,7 @@ pub(super) struct Ledger {
     /// Where each block of the chain is.
     heights: HashMap<B256, u64>,
     orphans: VecDeque<Arc<DevBlock>>,
-    forks: u64,
+    pub(super) forks: u64,
     /// How many contracts were put there without a transaction.
     given: u64,
     spike: Option<Spike>,

@@ -45,7 +45,7 @@ pub use block::{DevBlock, DevTransaction};
 pub use door::{DevTransport, Served};
 pub use faults::{Faults, PerMille};
 pub use ledger::{Reorg, Reorged};
-pub use options::{BaseFee, DevChainOptions, GWEI, dev_key};
+pub use options::{BaseFee, DevChainOptions, GWEI};
 pub use pool::{Refused, Waiting};
 
 use ledger::{Ledger, Pick};
@@ -143,6 +143,11 @@ impl DevChain {
     pub fn finalized(&self) -> u64 {
         let ledger = self.ledger();
         ledger.finalized(ledger.height())
+    }
+
+    /// How many reorgs there were.
+    pub fn reorgs(&self) -> u64 {
+        self.ledger().forks
     }
 
     /// The next block's base fee, in wei.

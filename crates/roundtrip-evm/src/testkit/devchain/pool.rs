@@ -116,7 +116,8 @@ pub struct Waiting {
 }
 
 impl Waiting {
-    pub(super) fn from(&self) -> Address {
+    /// Whose it is.
+    pub fn from(&self) -> Address {
         self.transaction.signer()
     }
 

@@ -8,7 +8,8 @@ use alloy::primitives::{Address, Bytes, TxKind, U256};
 use alloy::signers::SignerSync;
 use alloy::sol_types::SolCall;
 
-use super::options::{GWEI, dev_key};
+use super::options::GWEI;
+use crate::testkit::account::dev_key;
 use crate::testkit::board::RequestBoard;
 
 pub(super) const CHAIN: u64 = 31_337;

@@ -3,8 +3,9 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use super::*;
+use crate::testkit::account::dev_key;
 use crate::testkit::devchain::ledger::Ledger;
-use crate::testkit::devchain::options::{DevChainOptions, GWEI, dev_key};
+use crate::testkit::devchain::options::{DevChainOptions, GWEI};
 use crate::testkit::devchain::samples::{CHAIN, signed, signed_legacy, transfer};
 use alloy::consensus::{TxEip1559, TxLegacy};
 use alloy::primitives::TxKind;

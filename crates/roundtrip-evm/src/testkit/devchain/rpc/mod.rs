@@ -15,9 +15,9 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use super::code;
 use super::ledger::Ledger;
 use super::pool::Refused;
+use crate::testkit::board::DEPLOYED_CODE;
 use view::View;
 
 /// How many requests a batch may hold.
@@ -187,7 +187,7 @@ fn dispatch(ledger: &mut Ledger, body: &Body, lag: u64) -> Result<Value, Fault> 
         }
         "eth_getCode" => {
             let (account, at) = (params.required(0)?, view.height(params.optional(1)?)?);
-            shown(view.ledger.state.board(account, at).map_or(Bytes::new(), |_| code::deployed().clone()))
+            shown(view.ledger.state.board(account, at).map_or(Bytes::new(), |_| Bytes::from_static(DEPLOYED_CODE)))
         }
         "eth_call" => calls::call(&view, &params.required(0)?, params.optional(1)?),
         "eth_estimateGas" => calls::estimate(&view, &params.required(0)?, params.optional(1)?),

@@ -7,9 +7,10 @@ use alloy::primitives::{U256, keccak256};
 use alloy::sol_types::{SolCall, SolError};
 
 use super::*;
+use crate::testkit::account::dev_key;
 use crate::testkit::board::RequestBoard;
 use crate::testkit::devchain::ledger::Reorg;
-use crate::testkit::devchain::options::{BaseFee, DevChainOptions, GWEI, dev_key};
+use crate::testkit::devchain::options::{BaseFee, DevChainOptions, GWEI};
 use crate::testkit::devchain::samples::{request, signed, transfer};
 
 /// Blocks 1 to 3 hold one request each of account 0; one waits, and one above a gap.
@@ -206,7 +207,7 @@ fn small_answers() {
     assert_eq!(ask(&mut ledger, "eth_syncing", json!([])), false);
     assert!(ask(&mut ledger, "web3_clientVersion", json!([])).is_string());
     assert_eq!(ask(&mut ledger, "eth_getCode", json!([Address::ZERO, "latest"])), "0x");
-    assert_eq!(ask(&mut ledger, "eth_getCode", json!([board, "latest"])), json!(code::deployed()));
+    assert_eq!(ask(&mut ledger, "eth_getCode", json!([board, "latest"])), json!(Bytes::from_static(DEPLOYED_CODE)));
     let full = ask(&mut ledger, "eth_getBlockByNumber", json!(["0x1", true]));
     assert_eq!(full["transactions"][0]["from"], json!(dev_key(0).address()));
     assert_eq!(ask(&mut ledger, "eth_getBlockReceipts", json!(["0x1"]))[0]["logs"][0]["logIndex"], "0x0");
