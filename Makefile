@@ -1,4 +1,4 @@
-# demo   carries 1,000 requests through an embedded store that is closed and opened on the way
+# demo   answers 1,000 requests of a development chain by transactions, killed on the way
 # test   everything that must hold, in short seeded forms; what CI runs
 # soak   the same at the stated sizes; takes long
 # bench  speed as ratios beside floors; QUICK=1 takes under three minutes
@@ -12,7 +12,7 @@ tools:
 	@./scripts/install-tools
 
 demo: tools
-	$(CARGO) run --quiet --release -p roundtrip --example demo
+	$(CARGO) run --release -p roundtrip-evm --features testkit --example demo
 
 test: tools
 	$(CARGO) fmt --all --check

@@ -52,6 +52,13 @@ impl From<RpcError<TransportErrorKind>> for CallError {
     }
 }
 
+/// An HTTP client whose requests may take so long.
+pub fn web_client(within: Duration) -> reqwest::Result<reqwest::Client> {
+    // Whoever embeds this may have installed another one already, which will do.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    reqwest::Client::builder().timeout(within).build()
+}
+
 /// A URL that no node can be reached by.
 #[derive(Debug, thiserror::Error)]
 #[error("{url} is no address of a node: {why}")]
@@ -77,20 +84,22 @@ impl Rpc {
     /// By HTTP.
     pub fn http(url: &str) -> Result<Rpc, BadUrl> {
         let bad = |why: String| BadUrl { url: url.to_owned(), why };
-        // Whoever embeds this may have installed another one already, which will do.
-        let _ = rustls::crypto::ring::default_provider().install_default();
         let parsed = url.parse::<reqwest::Url>().map_err(|error| bad(error.to_string()))?;
         if !matches!(parsed.scheme(), "http" | "https") {
             return Err(bad("it starts with neither http:// nor https://".to_owned()));
         }
-        let client = reqwest::Client::builder().timeout(ANSWER_WITHIN).build();
-        let client = client.map_err(|error| bad(error.to_string()))?;
+        let client = web_client(ANSWER_WITHIN).map_err(|error| bad(error.to_string()))?;
         Ok(Rpc::over(RpcClient::new_http_with_client(client, parsed)))
     }
 
     /// By any of alloy's transports.
     pub fn over(client: RpcClient) -> Rpc {
         Rpc { client }
+    }
+
+    /// The same way for whoever talks to the node through alloy.
+    pub fn client(&self) -> RpcClient {
+        self.client.clone()
     }
 
     /// One call.

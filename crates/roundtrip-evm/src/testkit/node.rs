@@ -15,10 +15,11 @@ use std::process::{Child, Command, Stdio};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use crate::rpc::Rpc;
 use alloy::primitives::{Address, TxHash, U64, U256};
 use alloy::rpc::client::RpcClient;
 use alloy::transports::TransportResult;
-use alloy::transports::http::reqwest::Url;
+use reqwest::Url;
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
@@ -150,8 +151,9 @@ impl Node {
             Ok(Ok(Listening::Never { said })) => return Err(silent(said)),
             Ok(Err(_)) | Err(_) => return Err(silent(String::new())),
         };
-        let url: Url = format!("http://{address}").parse().map_err(|_| silent(address))?;
-        Ok(Node { client: RpcClient::new_http(url.clone()), url, process })
+        let text = format!("http://{address}");
+        let (Ok(url), Ok(rpc)) = (text.parse(), Rpc::http(&text)) else { return Err(silent(address)) };
+        Ok(Node { url, client: rpc.client(), process })
     }
 
     /// Where it listens.

@@ -10,6 +10,7 @@ use alloy::rpc::client::RpcClient;
 use alloy::rpc::types::{Filter, Log, TransactionRequest};
 use alloy::sol_types::{SolCall, SolError, SolEvent, SolValue};
 use alloy::transports::RpcError;
+use roundtrip_evm::Rpc;
 use roundtrip_evm::testkit::account::dev_key;
 use roundtrip_evm::testkit::board::RequestBoard;
 use roundtrip_evm::testkit::devchain::{BaseFee, DevChain, DevChainOptions, Faults, GWEI, Reorg};
@@ -102,7 +103,7 @@ async fn a_round_trip_in_process() {
 async fn a_round_trip_over_http() {
     let chain = chain(1);
     let served = chain.serve_http().await.unwrap();
-    let provider = provider(RpcClient::new_http(served.url().parse().unwrap()));
+    let provider = provider(Rpc::http(&served.url()).unwrap().client());
     round_trip(&chain, &provider).await;
 
     // The answer is lost, the transaction is not.

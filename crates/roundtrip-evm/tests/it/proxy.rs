@@ -6,13 +6,13 @@ use std::time::{Duration, Instant};
 
 use alloy::primitives::{Address, TxHash, U64};
 use alloy::rpc::client::RpcClient;
-use alloy::transports::http::Client;
-use alloy::transports::http::reqwest::Url;
 use alloy::transports::{TransportError, TransportErrorKind};
 use axum::Router;
 use axum::body::Bytes;
 use axum::extract::State;
 use axum::routing::post;
+use reqwest::Url;
+use roundtrip_evm::rpc::web_client;
 use roundtrip_evm::testkit::node::{AnvilOptions, Node};
 use roundtrip_evm::testkit::proxy::{Fault, Proxy, ProxyFaults};
 use serde_json::{Value, json};
@@ -127,7 +127,7 @@ async fn a_delay_takes_time_and_is_bounded() {
 #[tokio::test]
 async fn too_many_requests_says_when_to_come_again() {
     let (upstream, proxy) = proxied(ProxyFaults::none().retry_after(7).always(Fault::TooManyRequests)).await;
-    let answer = Client::new().post(proxy.url()).body("{}").send().await.unwrap();
+    let answer = web_client(Duration::from_secs(10)).unwrap().post(proxy.url()).body("{}").send().await.unwrap();
     assert_eq!((answer.status().as_u16(), &answer.headers()["retry-after"]), (429, &"7".parse().unwrap()));
     let error = hello(&proxy.client()).await.err().unwrap();
     assert_eq!(http_status(&error), Some(429));
@@ -162,7 +162,13 @@ async fn a_batch_is_answered_in_another_order() {
     let methods = ["one", "two", "three"];
     let calls: Vec<Value> =
         methods.iter().enumerate().map(|(id, method)| json!({"id": id, "method": method})).collect();
-    let answer = Client::new().post(proxy.url()).body(Value::from(calls).to_string()).send().await.unwrap();
+    let answer = web_client(Duration::from_secs(10))
+        .unwrap()
+        .post(proxy.url())
+        .body(Value::from(calls).to_string())
+        .send()
+        .await
+        .unwrap();
     let answers: Vec<Value> = serde_json::from_slice(&answer.bytes().await.unwrap()).unwrap();
     let ids: Vec<u64> = answers.iter().map(|answer| answer["id"].as_u64().unwrap()).collect();
     assert_ne!(ids, [0, 1, 2]);

@@ -23,19 +23,20 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use alloy::rpc::client::RpcClient;
-use alloy::transports::http::Client;
-use alloy::transports::http::reqwest::{self, Url};
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
 use hyper::header::{CONTENT_TYPE, RETRY_AFTER};
 use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
+use reqwest::Url;
 use serde_json::{Value, json};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{JoinHandle, JoinSet};
 
 use faults::{Fate, Plan};
+
+use crate::rpc::{Rpc, web_client};
 
 /// No request may be longer.
 pub const REQUEST_BYTES_LIMIT: usize = 16 << 20;
@@ -49,6 +50,7 @@ const UPSTREAM_TIMEOUT: Duration = Duration::from_secs(60);
 /// A running proxy; dropped, it stops and closes its connections.
 pub struct Proxy {
     url: Url,
+    through: RpcClient,
     shared: Arc<Shared>,
     task: JoinHandle<()>,
 }
@@ -57,12 +59,13 @@ impl Proxy {
     /// Starts a proxy in front of a node, on a port of its own.
     pub async fn start(upstream: Url, seed: u64, faults: ProxyFaults) -> io::Result<Proxy> {
         let listener = TcpListener::bind(SocketAddr::from(([127, 0, 0, 1], 0))).await?;
-        let url = format!("http://{}", listener.local_addr()?).parse().map_err(io::Error::other)?;
-        let client = Client::builder().timeout(UPSTREAM_TIMEOUT).build().map_err(io::Error::other)?;
+        let url: Url = format!("http://{}", listener.local_addr()?).parse().map_err(io::Error::other)?;
+        let through = Rpc::http(url.as_str()).map_err(io::Error::other)?.client();
+        let client = web_client(UPSTREAM_TIMEOUT).map_err(io::Error::other)?;
         let state = State { faults, dice: fastrand::Rng::with_seed(seed), lose_next: HashMap::new() };
         let shared = Arc::new(Shared { upstream, client, state: Mutex::new(state), counts: Counts::default() });
         let task = tokio::spawn(accept(listener, shared.clone()));
-        Ok(Proxy { url, shared, task })
+        Ok(Proxy { url, through, shared, task })
     }
 
     /// Where it listens.
@@ -72,7 +75,7 @@ impl Proxy {
 
     /// A client that goes through it.
     pub fn client(&self) -> RpcClient {
-        RpcClient::new_http(self.url())
+        self.through.clone()
     }
 
     /// From now on it misbehaves like this.
@@ -99,7 +102,7 @@ impl Drop for Proxy {
 
 struct Shared {
     upstream: Url,
-    client: Client,
+    client: reqwest::Client,
     state: Mutex<State>,
     counts: Counts,
 }
