@@ -168,6 +168,20 @@ async fn a_url_names_a_store_or_is_refused() {
     assert!(folder.path().join("store.db").exists());
 }
 
+#[tokio::test]
+async fn a_seat_from_before_the_start_is_free() {
+    let folder = tempfile::tempdir().unwrap();
+    let (path, clock) = (folder.path().join("store.db"), clock());
+    let store = open_at(&path, &clock).unwrap();
+    assert!(store.apply_one(samples::lead()).await.unwrap().holds());
+    let other = Lead { holder: samples::other_holder(), ..samples::lead() };
+    assert!(matches!(store.apply_one(other.clone()).await.unwrap(), Outcome::Stale(Stale::Seat { .. })));
+    store.close().await.unwrap();
+    // Whoever held it was part of the process that owned the file, and is gone.
+    let store = open_at(&path, &clock).unwrap();
+    assert!(store.apply_one(other).await.unwrap().holds());
+}
+
 /// What a deployment outside the file remembers.
 struct Outside {
     cursor: Cursor,

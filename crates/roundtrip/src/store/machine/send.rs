@@ -19,7 +19,8 @@ use crate::words::{
 };
 
 impl Machine {
-    /// Gives a free seat to whoever asks, and more time to whoever has it.
+    /// Gives a free seat to whoever asks, and more time to whoever has it. A seat from before
+    /// this start is free: whoever held it was part of the process that owned this store.
     pub(super) fn lead<D: Disk>(&mut self, disk: &mut D, op: Lead) -> Result<Outcome, Outcome> {
         if let Seat::Destination(destination) = &op.seat {
             self.check_no_lanes(destination)?;
@@ -27,7 +28,7 @@ impl Machine {
         let until = self.now.plus(op.ttl_ms.min(HOLD_MS_MAX));
         let tenure = match self.seats.get(&op.seat) {
             Some(held) if held.holder == op.holder => Tenure { until, ..held.clone() },
-            Some(held) if held.until > self.now => {
+            Some(held) if held.until > self.now && held.token.epoch == self.epoch => {
                 let (holder, until) = (Some(held.holder.clone()), held.until);
                 return Err(Outcome::Stale(Stale::Seat { holder, until }));
             }
