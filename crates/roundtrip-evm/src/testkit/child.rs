@@ -15,7 +15,7 @@ use roundtrip::words::Height;
 use serde::{Deserialize, Serialize};
 
 use super::account::dev_signers;
-use super::deployment::{Deployment, Failed, Pace};
+use super::deployment::{Deployment, Failed, Pace, by_the_contract};
 use crate::Rpc;
 
 /// What a child is told; it travels as JSON in its first argument.
@@ -59,6 +59,7 @@ impl Orders {
             from_block: Height(self.from_block),
             lanes: self.lanes.iter().map(lane).collect::<Result<_, _>>()?,
             final_depth: self.final_depth,
+            identity: by_the_contract()?,
             pace: Pace::default(),
         })
     }

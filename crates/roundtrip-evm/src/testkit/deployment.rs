@@ -99,8 +99,15 @@ pub struct Deployment {
     pub lanes: Vec<PrivateKeySigner>,
     /// Blocks so deep are final, for listener and sender.
     pub final_depth: u64,
+    /// What makes it the same request.
+    pub identity: Identity,
     /// How fast.
     pub pace: Pace,
+}
+
+/// The contract's own id makes it the same request.
+pub fn by_the_contract() -> Result<Identity, Failed> {
+    Ok(Identity::Fields(vec![FieldPath::new("/address")?, FieldPath::new("/args/id")?]))
 }
 
 impl Deployment {
@@ -109,18 +116,13 @@ impl Deployment {
         (0..self.lanes.len()).map(|n| format!("lane-{n}")).collect()
     }
 
-    /// What makes it the same request: the contract's own id.
-    fn identity() -> Result<Identity, Failed> {
-        Ok(Identity::Fields(vec![FieldPath::new("/address")?, FieldPath::new("/args/id")?]))
-    }
-
     /// The listener's view of the chain.
     pub fn source(&self) -> Result<EvmSource, Failed> {
         let watch = Watch {
             route: RouteName::new(ROUTE)?,
             event: EventSignature::parse(EVENT)?,
             addresses: vec![self.board],
-            identity: Self::identity()?,
+            identity: self.identity.clone(),
         };
         Ok(EvmSource::new(self.rpc.clone(), self.chain_id, Finality::Depth(self.final_depth), vec![watch]))
     }
@@ -145,7 +147,7 @@ impl Deployment {
     pub fn policy(&self) -> Result<RoutePolicy, Failed> {
         Ok(RoutePolicy {
             destination: Some(Destination::new(DESTINATION)?),
-            identity: Self::identity()?,
+            identity: self.identity.clone(),
             lease_ms: self.pace.hold_ms,
             // Those who kill the process must not use up anybody's patience.
             crashes_max: u16::MAX,

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use alloy::primitives::{Address, B256, Bytes};
 use roundtrip::clock::{Clock, TokioClock};
+use roundtrip::inbox::Identity;
 use roundtrip::relay::Running;
 use roundtrip::sender::Patience;
 use roundtrip::store::{MemoryStore, Options, ReadExt};
@@ -20,7 +21,7 @@ use roundtrip::words::{Height, UnixMs};
 use roundtrip_evm::Rpc;
 use roundtrip_evm::testkit::account::dev_signers;
 use roundtrip_evm::testkit::checker::check;
-use roundtrip_evm::testkit::deployment::{Deployment, Pace, answer_to};
+use roundtrip_evm::testkit::deployment::{Deployment, Pace, answer_to, by_the_contract};
 use roundtrip_evm::testkit::devchain::{DevChain, DevChainOptions, Faults};
 use roundtrip_evm::testkit::submitter::{Submitter, SubmitterOptions};
 
@@ -36,6 +37,7 @@ const STORM_BLOCKS: u64 = 60;
 /// After it, everything must end within so many.
 const CALM_BLOCKS_MAX: u64 = 300;
 const STORM: Faults = Faults {
+    delay_ms: 600,
     fail: 20,
     lose_answer: 20,
     lag: 30,
@@ -86,6 +88,8 @@ impl World {
             from_block: Height(0),
             lanes: lanes(),
             final_depth: FINAL_DEPTH,
+            // Half of the seeds know a request by its log alone.
+            identity: if self.seed.is_multiple_of(2) { by_the_contract().unwrap() } else { Identity::Given },
             pace: Pace {
                 poll: Duration::from_millis(700),
                 hold_ms: 4_000,

@@ -1,6 +1,6 @@
 //! How requests reach the chain: from this process through alloy's transport, and from
-//! others over HTTP. Both pass the faults: a request may fail before it is carried out, its
-//! answer may be lost afterwards, or it may be answered from the past. A batch is one
+//! others over HTTP. Both pass the faults: a request may take its time, may fail before it is
+//! carried out, its answer may be lost afterwards, or it may be answered from the past. A batch is one
 //! exchange and has one fate.
 
 use std::io;
@@ -36,8 +36,23 @@ enum Lost {
 }
 
 impl DevChain {
-    /// One exchange, with whatever goes wrong.
-    fn exchange(&self, request: &str) -> Result<String, Lost> {
+    /// One exchange, with whatever goes wrong; the chain may move on while it is under way.
+    async fn exchange(&self, request: &str) -> Result<String, Lost> {
+        self.travel().await;
+        let answer = self.carried_out(request);
+        self.travel().await;
+        answer
+    }
+
+    /// The way there, or back.
+    async fn travel(&self) {
+        let delay = self.ledger().chance.delay();
+        if !delay.is_zero() {
+            tokio::time::sleep(delay).await;
+        }
+    }
+
+    fn carried_out(&self, request: &str) -> Result<String, Lost> {
         let incoming = rpc::read(request);
         let mut ledger = self.ledger();
         let passage = ledger.chance.passage(incoming.methods());
@@ -66,7 +81,7 @@ impl DevChain {
 }
 
 async fn over_http(State(chain): State<DevChain>, request: String) -> Response {
-    match chain.exchange(&request) {
+    match chain.exchange(&request).await {
         Ok(answer) => ([(header::CONTENT_TYPE, "application/json")], answer).into_response(),
         Err(Lost::Request) => (StatusCode::SERVICE_UNAVAILABLE, Lost::Request.to_string()).into_response(),
         // A body that breaks off closes the connection under the client's eyes.
@@ -103,7 +118,7 @@ impl Served {
     }
 }
 
-/// Alloy's way to the chain in this process: no network, no task, no waiting.
+/// Alloy's way to the chain in this process: no network, no task, and no waiting but by a fault.
 #[derive(Clone)]
 pub struct DevTransport {
     chain: DevChain,
@@ -115,9 +130,9 @@ impl DevTransport {
         DevTransport { chain }
     }
 
-    fn carry(&self, packet: RequestPacket) -> Result<ResponsePacket, TransportError> {
+    async fn carry(&self, packet: RequestPacket) -> Result<ResponsePacket, TransportError> {
         let request = packet.serialize().map_err(TransportError::ser_err)?;
-        let answer = self.chain.exchange(request.get()).map_err(TransportErrorKind::custom)?;
+        let answer = self.chain.exchange(request.get()).await.map_err(TransportErrorKind::custom)?;
         serde_json::from_str(&answer).map_err(|error| TransportError::deser_err(error, answer))
     }
 }
@@ -134,6 +149,6 @@ impl Service<RequestPacket> for DevTransport {
     fn call(&mut self, packet: RequestPacket) -> Self::Future {
         let way = self.clone();
         // Only when it is waited for: a request that nobody awaits is never sent.
-        Box::pin(async move { way.carry(packet) })
+        Box::pin(async move { way.carry(packet).await })
     }
 }

@@ -1,6 +1,7 @@
 //! What goes wrong, by chance from the chain's seed or on demand.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use fastrand::Rng;
 
@@ -12,6 +13,8 @@ pub type PerMille = u16;
 /// nothing goes wrong.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Faults {
+    /// A request, and its answer, are under way for up to so long each.
+    pub delay_ms: u64,
     /// A request fails, and was not carried out.
     pub fail: PerMille,
     /// A request is carried out, and its answer is lost.
@@ -81,6 +84,14 @@ impl Chance {
 
     pub(super) fn lose_next(&mut self, method: &str, answers: u64) {
         self.losing.insert(method.to_owned(), answers);
+    }
+
+    /// How long the next one is under way.
+    pub(super) fn delay(&mut self) -> Duration {
+        match self.faults.delay_ms {
+            0 => Duration::ZERO,
+            most => Duration::from_millis(self.dice.u64(..=most)),
+        }
     }
 
     /// What becomes of an exchange with these methods in it.
