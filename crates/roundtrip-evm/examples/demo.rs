@@ -30,6 +30,7 @@ const BLOCK: Duration = Duration::from_millis(40);
 const FINAL_DEPTH: u64 = 4;
 const WEATHER: Faults = Faults {
     delay_ms: 0,
+    blind: 10,
     fail: 5,
     lose_answer: 10,
     lag: 0,

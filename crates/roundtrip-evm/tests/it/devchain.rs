@@ -238,6 +238,7 @@ async fn storm(seed: u64) -> (Vec<B256>, Vec<String>) {
     let provider = provider(chain.client());
     chain.set_faults(Faults {
         delay_ms: 0,
+        blind: 0,
         fail: 50,
         lose_answer: 50,
         lag: 100,

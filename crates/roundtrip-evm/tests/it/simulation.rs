@@ -38,6 +38,7 @@ const STORM_BLOCKS: u64 = 60;
 const CALM_BLOCKS_MAX: u64 = 300;
 const STORM: Faults = Faults {
     delay_ms: 600,
+    blind: 50,
     fail: 20,
     lose_answer: 20,
     lag: 30,

@@ -59,7 +59,7 @@ impl DevChain {
         if passage.fate == Fate::NotCarriedOut {
             return Err(Lost::Request);
         }
-        let answer = rpc::answer(&mut ledger, &incoming, passage.lag);
+        let answer = rpc::answer(&mut ledger, &incoming, passage.sight);
         if passage.fate == Fate::AnswerLost { Err(Lost::Answer) } else { Ok(answer) }
     }
 

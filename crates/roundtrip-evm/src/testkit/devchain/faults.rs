@@ -23,6 +23,9 @@ pub struct Faults {
     pub lag: PerMille,
     /// How far from the past, in blocks.
     pub lag_blocks: u64,
+    /// A request is answered by a node that lost its indexes: it shows no logs, and no
+    /// transaction's receipt, and says nothing of it.
+    pub blind: PerMille,
     /// A transaction that waits is forgotten when a block is mined; for each of them.
     pub drop: PerMille,
     /// All that waits is forgotten when a block is mined.
@@ -43,8 +46,16 @@ pub struct Faults {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Passage {
     pub(super) fate: Fate,
+    pub(super) sight: Sight,
+}
+
+/// How well the chain is seen by whoever answers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Sight {
     /// How many blocks behind the newest the answer is.
     pub(super) lag: u64,
+    /// Whether logs and receipts are not found.
+    pub(super) blind: bool,
 }
 
 /// Whether an exchange comes through.
@@ -100,6 +111,7 @@ impl Chance {
         let fails = self.happens(faults.fail);
         let loses = self.happens(faults.lose_answer);
         let lag = if self.happens(faults.lag) { self.up_to(faults.lag_blocks) } else { 0 };
+        let blind = self.happens(faults.blind);
         let mut doomed = false;
         for method in methods {
             if let Some(left) = self.losing.get_mut(method).filter(|left| **left > 0 && !doomed) {
@@ -114,7 +126,7 @@ impl Chance {
             (false, true) => Fate::AnswerLost,
             (false, false) => Fate::Through,
         };
-        Passage { fate, lag }
+        Passage { fate, sight: Sight { lag, blind } }
     }
 }
 
@@ -144,6 +156,6 @@ mod tests {
         for fate in [Fate::Through, Fate::NotCarriedOut, Fate::AnswerLost] {
             assert!(seen.iter().any(|passage| passage.fate == fate), "{fate:?}");
         }
-        assert!(seen.iter().all(|passage| passage.lag <= 5) && seen.iter().any(|passage| passage.lag == 5));
+        assert!(seen.iter().all(|passage| passage.sight.lag <= 5) && seen.iter().any(|passage| passage.sight.lag == 5));
     }
 }

@@ -48,6 +48,7 @@ pub use ledger::{Reorg, Reorged};
 pub use options::{BaseFee, DevChainOptions, GWEI};
 pub use pool::{Refused, Waiting};
 
+use faults::Sight;
 use ledger::{Ledger, Pick};
 
 /// A development chain; clones are the same chain.
@@ -180,7 +181,7 @@ impl DevChain {
     /// Answers a JSON-RPC request or batch, past all faults. What asks for no answer gets
     /// the empty string.
     pub fn handle(&self, request: &str) -> String {
-        rpc::answer(&mut self.ledger(), &rpc::read(request), 0)
+        rpc::answer(&mut self.ledger(), &rpc::read(request), Sight::default())
     }
 
     /// A client that talks to this chain in this process, through its faults.

@@ -29,7 +29,8 @@ fn scene() -> (Ledger, Address) {
 
 fn ask_at(ledger: &mut Ledger, lag: u64, method: &str, params: Value) -> Value {
     let request = json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params }).to_string();
-    let mut answer: Value = serde_json::from_str(&answer(ledger, &read(&request), lag)).unwrap();
+    let mut answer: Value =
+        serde_json::from_str(&answer(ledger, &read(&request), Sight { lag, blind: false })).unwrap();
     let field = if answer.get("error").is_some() { "error" } else { "result" };
     answer[field].take()
 }
@@ -79,7 +80,7 @@ fn what_cannot_be_answered() {
 fn requests_that_are_none_and_batches() {
     let (mut ledger, _) = scene();
     let mut code = |request: &str| -> Value {
-        let answer: Value = serde_json::from_str(&answer(&mut ledger, &read(request), 0)).unwrap();
+        let answer: Value = serde_json::from_str(&answer(&mut ledger, &read(request), Sight::default())).unwrap();
         answer["error"]["code"].clone()
     };
     assert_eq!(code("{"), PARSE_ERROR);
@@ -89,12 +90,12 @@ fn requests_that_are_none_and_batches() {
     assert_eq!(code(&format!("[{}1]", "1,".repeat(BATCH_MAX))), INVALID_REQUEST);
 
     let batch = r#"[{"id":7,"method":"eth_chainId"},{"method":"eth_chainId"},{"id":"x","method":"no"},3]"#;
-    let answers: Value = serde_json::from_str(&answer(&mut ledger, &read(batch), 0)).unwrap();
+    let answers: Value = serde_json::from_str(&answer(&mut ledger, &read(batch), Sight::default())).unwrap();
     assert_eq!(answers.as_array().unwrap().len(), 3, "nobody asked for the second");
     assert_eq!((&answers[0]["id"], &answers[0]["result"]), (&json!(7), &json!("0x7a69")));
     assert_eq!((&answers[1]["id"], &answers[1]["error"]["code"]), (&json!("x"), &json!(METHOD_NOT_FOUND)));
     assert_eq!((&answers[2]["id"], &answers[2]["error"]["code"]), (&Value::Null, &json!(INVALID_REQUEST)));
-    assert_eq!(answer(&mut ledger, &read(r#"{"method":"eth_chainId"}"#), 0), "");
+    assert_eq!(answer(&mut ledger, &read(r#"{"method":"eth_chainId"}"#), Sight::default()), "");
 }
 
 #[test]
