@@ -5,7 +5,7 @@
 
 use std::io::Write;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 use std::sync::Arc;
 
 use alloy::primitives::Address;
@@ -93,6 +93,11 @@ impl Child {
         Ok(Child { process })
     }
 
+    /// How it ended, if it did without being told to.
+    pub fn ended(&mut self) -> std::io::Result<Option<ExitStatus>> {
+        self.process.try_wait()
+    }
+
     /// Kills it, wherever it is, and waits until it is gone.
     pub fn kill(&mut self) -> std::io::Result<()> {
         self.process.kill()?;
@@ -101,7 +106,7 @@ impl Child {
 
     /// Tells it to stop, and waits until it has; an error if it ended badly, or before.
     pub async fn stop(mut self) -> Result<(), Failed> {
-        if let Some(status) = self.process.try_wait()? {
+        if let Some(status) = self.ended()? {
             return Err(format!("it ended before it was told to: {status}").into());
         }
         let id = self.process.id().to_string();

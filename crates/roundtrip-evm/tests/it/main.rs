@@ -2,10 +2,15 @@
 #![cfg(feature = "testkit")]
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod anvil;
+mod chaos;
 mod checker;
 mod contracts;
 mod devchain;
+mod hardhat;
 mod kills;
 mod nodes;
 mod proxy;
 mod simulation;
+mod witness;
+mod world;

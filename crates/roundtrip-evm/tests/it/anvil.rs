@@ -1,0 +1,185 @@
+//! The round trip on a real node: events in, transactions out, through reorgs, drops, rising
+//! fees, a stranger on a lane's account, and a person who cancels. The relay is in this
+//! process, its store is a file, and blocks are made by the test.
+
+use alloy::consensus::Transaction;
+use alloy::primitives::{B256, Bytes, U64};
+use roundtrip::inbox::Standing;
+use roundtrip::sender::{AttemptKind, ParcelStage};
+use roundtrip::store::StoreExt;
+use roundtrip::store::op::{AfterCancel, LaneOrder, Order};
+use roundtrip::store::query::Phase;
+use roundtrip::words::{LaneName, Nonce};
+use roundtrip_evm::testkit::account::{Call, Fees, dev_signers, head};
+use roundtrip_evm::testkit::submitter::{Submitter, SubmitterOptions};
+
+use super::world::{BUMPING, FINAL_DEPTH, STEADY, World, payloads, signed};
+
+const GWEI: u64 = 1_000_000_000;
+/// A base fee that nothing pays which was signed before.
+const SPIKE: u64 = 100 * GWEI;
+
+#[tokio::test]
+async fn every_request_is_answered_over_several_lanes() {
+    let world = World::on_anvil(3).await;
+    let _relay = world.relay(STEADY).await;
+    let payloads = payloads(60);
+    let options = SubmitterOptions { window: 5, depth: FINAL_DEPTH, ..SubmitterOptions::default() };
+    let keys = dev_signers()[1..3].to_vec();
+    let submitter = Submitter::start(world.client.clone(), world.board, keys, payloads.clone(), options);
+    world.mine_until("everything is asked", async || submitter.is_finished().then_some(())).await;
+    world.settled(&payloads).await;
+    for lane in &world.lanes {
+        let sent: U64 = world.client.request("eth_getTransactionCount", (lane.address(), "latest")).await.unwrap();
+        assert!(sent > U64::ZERO, "{} was not used", lane.address());
+    }
+}
+
+/// An answer comes as far as this, and then its block goes.
+async fn taken_away(stage: ParcelStage) {
+    let world = World::on_anvil(1).await;
+    let _relay = world.relay(STEADY).await;
+    let payloads = payloads(3);
+    world.ask_all(&payloads).await;
+    let sent = world.sent(0).await;
+    let reached = async || world.parcel(0, 0).await.filter(|parcel| parcel.stage == stage);
+    let blocks = if stage == ParcelStage::Included { 1 } else { 2 };
+    world.node.mine(blocks).await.unwrap();
+    let parcel = world.until("the answer is in a block", reached).await;
+    let block = parcel.block.unwrap().at;
+
+    world.node.reorg(blocks).await.unwrap();
+    let back = async || world.parcel(0, 0).await.filter(|parcel| parcel.stage == ParcelStage::Assigned);
+    world.until("the answer is to be sent again", back).await;
+    world.settled(&payloads).await;
+    let mined = world.mined(world.lanes[0].address(), 0).await.unwrap();
+    assert_eq!(mined.hash, B256::from(sent.hash.0), "the same bytes");
+    assert_ne!(mined.block_hash, Some(B256::from(block.hash)), "another block");
+}
+
+#[tokio::test]
+async fn an_answer_that_a_reorg_takes_away_is_sent_again() {
+    taken_away(ParcelStage::Included).await;
+}
+
+#[tokio::test]
+async fn an_answer_that_a_reorg_takes_away_when_it_was_confirmed_is_sent_again() {
+    taken_away(ParcelStage::Confirmed).await;
+}
+
+#[tokio::test]
+async fn a_request_that_a_reorg_moves_to_another_block_is_answered_once() {
+    let world = World::on_anvil(1).await;
+    let _relay = world.relay(STEADY).await;
+    let payloads = payloads(1);
+    let raw = world.ask(0, &payloads[0]).await;
+    let one = async |standing: Standing| {
+        let request = world.requests().await.into_iter().next();
+        request.filter(|request| request.standing == standing && request.phase == Phase::Waiting)
+    };
+    world.node.mine(1).await.unwrap();
+    let before = world.until("it is answered", async || one(Standing::Seen).await).await;
+
+    world.node.reorg(1).await.unwrap();
+    world.until("it is gone", async || one(Standing::Orphaned).await).await;
+    world.node.mine(1).await.unwrap();
+    world.send_again(&raw).await;
+    world.node.mine(1).await.unwrap();
+    let after = world.until("it is back", async || one(Standing::Seen).await).await;
+    assert_eq!(after.seq, before.seq, "the same request, not admitted again");
+    assert_ne!(after.occurrences[0].place, before.occurrences[0].place, "in another block");
+    world.settled(&payloads).await;
+}
+
+#[tokio::test]
+async fn a_request_that_does_not_come_back_is_never_answered() {
+    let world = World::on_anvil(1).await;
+    let _relay = world.relay(STEADY).await;
+    let payloads = payloads(2);
+    world.ask(0, &payloads[0]).await;
+    world.node.mine(1).await.unwrap();
+    world.until("it is there", async || world.requests().await.into_iter().next()).await;
+    world.node.reorg(1).await.unwrap();
+    // Under the id of the one that is gone, the other is asked.
+    world.ask(0, &payloads[1]).await;
+    world.settled(&payloads[1..]).await;
+}
+
+#[tokio::test]
+async fn a_dropped_transaction_is_sent_again() {
+    let world = World::on_anvil(1).await;
+    let _relay = world.relay(STEADY).await;
+    let payloads = payloads(3);
+    world.ask_all(&payloads).await;
+    let sent = world.sent(0).await;
+    world.node.drop_transaction(B256::from(sent.hash.0)).await.unwrap();
+    world.settled(&payloads).await;
+    let mined = world.mined(world.lanes[0].address(), 0).await.unwrap();
+    assert_eq!(mined.hash, B256::from(sent.hash.0), "the same bytes");
+}
+
+#[tokio::test]
+async fn a_base_fee_above_what_was_signed_leads_to_a_bump() {
+    let world = World::on_anvil(1).await;
+    let _relay = world.relay(BUMPING).await;
+    let payloads = payloads(3);
+    world.ask_all(&payloads).await;
+    let first = signed(&world.sent(0).await);
+    world.node.set_next_base_fee(SPIKE).await.unwrap();
+    world.node.mine(1).await.unwrap();
+    assert_eq!(world.mined(world.lanes[0].address(), 0).await, None, "too cheap to be mined");
+    let bumped = async || {
+        let last = signed(world.parcel(0, 0).await?.attempts.last()?);
+        (last.max_fee_per_gas() > SPIKE.into()).then_some(last)
+    };
+    let bumped = world.until("it is dearer than the base fee", bumped).await;
+    assert_eq!(bumped.input(), first.input(), "the same answer");
+
+    world.settled(&payloads).await;
+    let mined = world.mined(world.lanes[0].address(), 0).await.unwrap();
+    assert!(mined.max_fee_per_gas.to::<u128>() >= bumped.max_fee_per_gas(), "{mined:?}");
+}
+
+#[tokio::test]
+async fn a_slot_that_a_stranger_left_empty_is_filled() {
+    let world = World::on_anvil(1).await;
+    // Somebody uses the lane's account, so that the lane begins above it.
+    let lane = world.lanes[0].clone();
+    let base_fee: u128 = head(&world.client).await.unwrap().base_fee_per_gas.to();
+    let fees = Fees { max_fee: base_fee, tip: 1 };
+    let stranger = world.send(&lane, Call { fees, ..world.nothing(0).await }).await;
+    world.node.set_next_base_fee(SPIKE).await.unwrap();
+    world.node.mine(1).await.unwrap();
+
+    let _relay = world.relay(STEADY).await;
+    let payloads = payloads(3);
+    world.ask_all(&payloads).await;
+    world.sent(1).await;
+    world.node.drop_transaction(stranger.hash).await.unwrap();
+    world.settled(&payloads).await;
+    let filled = world.mined(lane.address(), 0).await.unwrap();
+    assert_ne!(filled.hash, stranger.hash);
+}
+
+#[tokio::test]
+async fn a_person_who_cancels_uses_the_slot_up_and_the_answer_takes_another() {
+    let world = World::on_anvil(1).await;
+    let _relay = world.relay(STEADY).await;
+    let payloads = payloads(1);
+    world.ask_all(&payloads).await;
+    let first = signed(&world.sent(0).await);
+    let order = Order::Cancel { nonce: Nonce(0), then: AfterCancel::Requeue };
+    let lane = LaneName::new("lane-0").unwrap();
+    assert!(world.store.apply_one(LaneOrder { lane, order }).await.unwrap().holds());
+    let cancel = world.until("there is a cancel", async || {
+        let attempts = world.parcel(0, 0).await?.attempts;
+        let cancel = attempts.into_iter().find(|attempt| attempt.kind == AttemptKind::Cancel)?;
+        world.transaction(B256::from(cancel.hash.0)).await
+    });
+    let cancel = cancel.await;
+    world.settled(&payloads).await;
+    let account = world.lanes[0].address();
+    let (used_up, answer) = (world.mined(account, 0).await.unwrap(), world.mined(account, 1).await.unwrap());
+    assert_eq!((used_up.hash, used_up.input), (cancel.hash, Bytes::new()));
+    assert_eq!(answer.input, *first.input(), "the same answer");
+}

@@ -1,0 +1,276 @@
+//! The whole round trip on a real node in the worst weather: requests are asked on Anvil, and
+//! a relay in a process of its own answers them, on an embedded store and through a proxy
+//! that loses, delays, refuses, cuts, reorders and lies. The process is killed again and
+//! again, wherever it is; Anvil reorgs, forgets transactions and raises its base fee.
+//!
+//! Once the weather is good, everything ends: the outside checker, which asks Anvil itself,
+//! finds one answer to each request, no second try at any of them, and no gap.
+//!
+//! `SEED=n` throws the same dice again; what they hit depends on what the processes do
+//! meanwhile. With `SOAK` other seeds follow.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use alloy::primitives::{Address, B256, Bytes};
+use alloy::rpc::client::RpcClient;
+use alloy::sol_types::SolEvent;
+use roundtrip::clock::SystemClock;
+use roundtrip::store::{Options, ReadExt, SqliteStore, Store};
+use roundtrip_evm::testkit::account::{deploy_board, dev_signers};
+use roundtrip_evm::testkit::board::RequestBoard;
+use roundtrip_evm::testkit::checker::{Verdict, check};
+use roundtrip_evm::testkit::child::{Child, Orders};
+use roundtrip_evm::testkit::deployment::answer_to;
+use roundtrip_evm::testkit::node::{AnvilOptions, Node};
+use roundtrip_evm::testkit::proxy::{Fault, Proxy, ProxyFaults};
+use roundtrip_evm::testkit::submitter::{Submitter, SubmitterOptions};
+use serde_json::{Value, json};
+
+use super::world::payloads;
+
+const REQUESTS: usize = 2_000;
+const KILLS: usize = 50;
+const CLEAN: Verdict = Verdict { settled: REQUESTS as u64, lost: 0, doubled: 0, wrong: 0, gaps: 0 };
+/// The accounts that answer.
+const LANES: [usize; 4] = [6, 7, 8, 9];
+/// What a plain run throws, and how many runs follow it where there is time.
+const FIRST_SEED: u64 = 4;
+const SOAK_SEEDS: u64 = 8;
+const FINAL_DEPTH: u64 = 6;
+const BLOCK: Duration = Duration::from_millis(80);
+/// A relay lives for up to so long.
+const LIFE_MS_MAX: u64 = 2_000;
+/// After the storm, everything must end within so long.
+const CALM_MAX: Duration = Duration::from_secs(120);
+const GWEI: u64 = 1_000_000_000;
+
+/// So many of a thousand blocks see this happen.
+const REORGS_PER_MILLE: u16 = 80;
+const REORG_BLOCKS_MAX: u64 = FINAL_DEPTH - 1;
+const DROPS_PER_MILLE: u16 = 120;
+const CLEARED_PER_MILLE: u16 = 20;
+const SPIKES_PER_MILLE: u16 = 30;
+const SPIKE_WEI: u64 = 20 * GWEI;
+
+fn storm() -> ProxyFaults {
+    ProxyFaults::none()
+        .with(Fault::LostAnswer, 60)
+        .with(Fault::Delay, 200)
+        .delay_up_to(60)
+        .with(Fault::TooManyRequests, 40)
+        .with(Fault::ErrorBefore, 40)
+        .with(Fault::ErrorAfter, 40)
+        .with(Fault::Truncated, 40)
+        .with(Fault::Reordered, 200)
+        .with(Fault::LaggingHead, 120)
+        .lag_by(3)
+        .with(Fault::EmptyLogs, 200)
+        .with(Fault::NullReceipts, 100)
+}
+
+/// What Anvil did to its transactions.
+#[derive(Debug, Default)]
+struct Weather {
+    blocks: u64,
+    reorgs: u64,
+    drops: u64,
+    spikes: u64,
+}
+
+/// The chain, and what happens to it.
+struct Sky {
+    node: Node,
+    dice: fastrand::Rng,
+    weather: Weather,
+}
+
+impl Sky {
+    fn meets(&mut self, per_mille: u16) -> bool {
+        self.dice.u16(..1_000) < per_mille
+    }
+
+    /// Another block.
+    async fn mine(&mut self) {
+        self.node.mine(1).await.unwrap();
+        self.weather.blocks += 1;
+    }
+
+    /// Another block after a while, in good weather.
+    async fn block(&mut self) {
+        tokio::time::sleep(BLOCK).await;
+        self.mine().await;
+    }
+
+    /// Another block after a while, in bad weather.
+    async fn stormy_block(&mut self) {
+        tokio::time::sleep(BLOCK).await;
+        if self.meets(DROPS_PER_MILLE)
+            && let Some(hash) = self.any_waiting().await
+        {
+            self.node.drop_transaction(hash).await.unwrap();
+            self.weather.drops += 1;
+        }
+        if self.meets(CLEARED_PER_MILLE) {
+            self.node.drop_all().await.unwrap();
+            self.weather.drops += 1;
+        }
+        if self.meets(SPIKES_PER_MILLE) {
+            self.node.set_next_base_fee(SPIKE_WEI).await.unwrap();
+            self.weather.spikes += 1;
+        }
+        self.mine().await;
+        if self.meets(REORGS_PER_MILLE) {
+            let depth = self.dice.u64(1..=REORG_BLOCKS_MAX);
+            self.node.reorg(depth).await.unwrap();
+            self.weather.reorgs += 1;
+        }
+    }
+
+    /// A transaction that waits to be mined.
+    async fn any_waiting(&mut self) -> Option<B256> {
+        let pool: Value = self.node.client().request_noparams("txpool_content").await.unwrap();
+        let accounts = pool["pending"].as_object()?.values().filter_map(Value::as_object);
+        let hashes: Vec<&Value> = accounts.flat_map(|account| account.values()).map(|sent| &sent["hash"]).collect();
+        let chosen = hashes.get(self.dice.usize(..hashes.len().max(1)))?;
+        serde_json::from_value((*chosen).clone()).ok()
+    }
+}
+
+/// Lets a relay live for a while, kills it, and starts the next, again and again; answers the
+/// last, and how many were killed.
+async fn lives(orders: Orders, mut dice: fastrand::Rng) -> (Child, usize) {
+    let program = Path::new(env!("CARGO_BIN_EXE_evm-victim"));
+    let mut child = Child::start(program, &orders).unwrap();
+    let mut killed = 0;
+    while killed < KILLS {
+        tokio::time::sleep(Duration::from_millis(dice.u64(..LIFE_MS_MAX))).await;
+        assert_eq!(child.ended().unwrap(), None, "a relay ended by itself");
+        child.kill().unwrap();
+        killed += 1;
+        child = Child::start(program, &orders).unwrap();
+    }
+    (child, killed)
+}
+
+/// What is asked of whom, and who answers.
+struct Round {
+    client: RpcClient,
+    board: Address,
+    lanes: Vec<Address>,
+    payloads: Vec<Bytes>,
+    store: PathBuf,
+}
+
+impl Round {
+    /// How many answers the chain shows.
+    async fn answered(&self) -> usize {
+        let topics = [RequestBoard::Responded::SIGNATURE_HASH];
+        let filter = json!([{"address": self.board, "fromBlock": "0x0", "topics": topics}]);
+        let logs: Vec<Value> = self.client.request("eth_getLogs", filter).await.unwrap();
+        logs.len()
+    }
+
+    async fn verdict(&self) -> Verdict {
+        check(&self.client, self.board, &self.payloads, &self.lanes, answer_to).await.unwrap()
+    }
+
+    fn submit(&self) -> Submitter {
+        // Slowly, so that it lasts as long as the storm.
+        let options = SubmitterOptions { window: 1, depth: FINAL_DEPTH + 1, ..SubmitterOptions::default() };
+        let keys = dev_signers()[1..5].to_vec();
+        Submitter::start(self.client.clone(), self.board, keys, self.payloads.clone(), options)
+    }
+
+    /// Makes blocks until everything is answered once, in good weather.
+    async fn calm(&self, sky: &mut Sky, submitter: Submitter, mut child: Child) {
+        let started = Instant::now();
+        loop {
+            sky.block().await;
+            assert_eq!(child.ended().unwrap(), None, "the relay ended by itself");
+            let late = started.elapsed() > CALM_MAX;
+            let ripe = submitter.is_finished() && self.answered().await >= REQUESTS;
+            if !ripe && !late {
+                continue;
+            }
+            let verdict = self.verdict().await;
+            if verdict == CLEAN {
+                break;
+            }
+            if late {
+                child.kill().unwrap();
+                panic!("{verdict}; {:?}; left in the store: {}", sky.weather, self.left().await);
+            }
+        }
+        child.stop().await.unwrap();
+        assert_eq!(submitter.finish().await.unwrap().len(), REQUESTS);
+    }
+
+    /// For whoever reads of a failure.
+    async fn left(&self) -> String {
+        let store = SqliteStore::open(&self.store, Arc::new(SystemClock::new()), Options::default()).unwrap();
+        let (counts, lanes) = (store.counts().await.unwrap(), store.lanes().await.unwrap());
+        store.close().await.unwrap();
+        format!("{counts:?} {lanes:?}")
+    }
+}
+
+async fn run(seed: u64) {
+    println!("seed {seed}");
+    let started = Instant::now();
+    let mut dice = fastrand::Rng::with_seed(seed);
+    let node = Node::anvil(AnvilOptions::default()).await.unwrap();
+    let proxy = Proxy::start(node.url(), dice.u64(..), storm()).await.unwrap();
+    let client = node.client();
+    let lanes: Vec<Address> = LANES.iter().map(|&lane| dev_signers()[lane].address()).collect();
+    let board = deploy_board(&client, &dev_signers()[0], &lanes).await.unwrap();
+    // No reorg reaches the board itself.
+    node.mine(FINAL_DEPTH).await.unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let store = folder.path().join("chaos.db");
+    let orders = Orders {
+        url: proxy.url().to_string(),
+        store: format!("sqlite:{}", store.display()),
+        board,
+        from_block: 0,
+        lanes: LANES.to_vec(),
+        final_depth: FINAL_DEPTH,
+    };
+    let round = Round { client, board, lanes, payloads: payloads(REQUESTS), store };
+
+    let submitter = round.submit();
+    let lives = tokio::spawn(lives(orders, dice.fork()));
+    let mut sky = Sky { node, dice, weather: Weather::default() };
+    while !lives.is_finished() {
+        sky.stormy_block().await;
+    }
+    let (child, killed) = lives.await.unwrap();
+    let (stormy, asked, answered) = (started.elapsed(), submitter.progress().mined, round.answered().await);
+    proxy.set_faults(ProxyFaults::none());
+    round.calm(&mut sky, submitter, child).await;
+
+    // Nobody sends any more.
+    let verdict = round.verdict().await;
+    let weather = &sky.weather;
+    let faults = Fault::ALL.map(|fault| (fault, proxy.count(fault)));
+    println!("{verdict}, gaps {}; killed {killed} times, {weather:?}, proxy {faults:?}", verdict.gaps);
+    println!("{asked} asked and {answered} answered in {stormy:.1?} of storm, all in {:.1?}", started.elapsed());
+    assert_eq!(verdict, CLEAN);
+    // Good weather would show nothing.
+    assert_eq!(killed, KILLS);
+    assert!(weather.reorgs > 0 && weather.drops > 0 && weather.spikes > 0, "{weather:?}");
+    assert!(faults.iter().all(|(_, count)| *count > 0), "{faults:?}");
+    assert!(answered > 0, "nothing was answered between the kills");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_is_lost_or_doubled_however_often_it_is_killed() {
+    if let Ok(seed) = std::env::var("SEED") {
+        return run(seed.parse().unwrap()).await;
+    }
+    let more = if std::env::var_os("SOAK").is_some() { SOAK_SEEDS } else { 0 };
+    for seed in FIRST_SEED..=FIRST_SEED + more {
+        run(seed).await;
+    }
+}
