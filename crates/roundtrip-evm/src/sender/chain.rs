@@ -162,7 +162,8 @@ impl EvmChain {
         let hashes = |parcel: &ParcelView| parcel.attempts.iter().map(|attempt| attempt.hash).collect::<Vec<_>>();
         let under_way: HashSet<AttemptHash> = parcels.iter().flat_map(hashes).collect();
         let mut found = self.known(lane, |known| {
-            known.receipts.retain(|hash, receipt| under_way.contains(hash) && view.holds(receipt.at) != Some(false));
+            // A block that is too deep to know may have gone between two looks.
+            known.receipts.retain(|hash, receipt| under_way.contains(hash) && view.holds(receipt.at) == Some(true));
             known.receipts.clone()
         });
         let mined = parcels.iter().filter(|parcel| parcel.nonce < counts.latest);

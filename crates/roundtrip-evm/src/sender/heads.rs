@@ -31,7 +31,8 @@ impl View {
         (at.height >= *lowest).then(|| self.hashes.get(&at.height) == Some(&at.hash))
     }
 
-    /// The view after newer blocks, if they go on from its head.
+    /// The view after newer blocks, if they go on from its head. It goes down to what was
+    /// final before, so that what became final since is still known to have stayed.
     fn extended(&self, newer: &[Header], final_height: Height) -> Option<View> {
         let mut tip = self.head.at.hash;
         for header in newer {
@@ -41,7 +42,7 @@ impl View {
             tip = header.at.hash;
         }
         let head = newer.last()?.clone();
-        let lowest = lowest(&head, final_height);
+        let lowest = lowest(&head, self.final_height.min(final_height));
         let mut hashes = self.hashes.clone();
         hashes.extend(newer.iter().map(|header| (header.at.height, header.at.hash)));
         let hashes = hashes.split_off(&lowest);
@@ -168,7 +169,10 @@ mod tests {
     fn newer_blocks_extend_a_view_only_if_they_go_on_from_it() {
         let view = View::fresh(&[header(4, 0, 0), header(5, 0, 0)], Height(3)).unwrap();
         let next = view.extended(&[header(6, 0, 0), header(7, 0, 0)], Height(5)).unwrap();
-        assert_eq!((next.head.at, next.holds(at(6, 0)), next.holds(at(4, 0))), (at(7, 0), Some(true), None));
+        assert_eq!((next.head.at, next.holds(at(6, 0))), (at(7, 0), Some(true)));
+        assert_eq!(next.holds(at(4, 0)), Some(true), "it became final since");
+        let later = next.extended(&[header(8, 0, 0)], Height(6)).unwrap();
+        assert_eq!((later.holds(at(5, 0)), later.holds(at(4, 0))), (Some(true), None), "it was final before");
         assert!(view.extended(&[header(6, 0, 1)], Height(3)).is_none(), "from another block");
         assert!(view.extended(&[header(6, 0, 0), header(7, 0, 1)], Height(3)).is_none(), "with a break");
     }

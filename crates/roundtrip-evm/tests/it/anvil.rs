@@ -5,10 +5,11 @@
 use alloy::consensus::Transaction;
 use alloy::primitives::{B256, Bytes, U64};
 use roundtrip::inbox::Standing;
+use roundtrip::sender::chain::{Cargo, Chain, Depth};
 use roundtrip::sender::{AttemptKind, ParcelStage};
 use roundtrip::store::StoreExt;
 use roundtrip::store::op::{AfterCancel, LaneOrder, Order};
-use roundtrip::store::query::Phase;
+use roundtrip::store::query::{ParcelView, Phase};
 use roundtrip::words::{LaneName, Nonce};
 use roundtrip_evm::testkit::account::{Call, Fees, dev_signers, head};
 use roundtrip_evm::testkit::submitter::{Submitter, SubmitterOptions};
@@ -182,4 +183,35 @@ async fn a_person_who_cancels_uses_the_slot_up_and_the_answer_takes_another() {
     let (used_up, answer) = (world.mined(account, 0).await.unwrap(), world.mined(account, 1).await.unwrap());
     assert_eq!((used_up.hash, used_up.input), (cancel.hash, Bytes::new()));
     assert_eq!(answer.input, *first.input(), "the same answer");
+}
+
+#[tokio::test]
+async fn a_look_after_a_long_while_finds_what_is_there_and_not_what_was() {
+    let world = World::on_anvil(1).await;
+    let chain = world.deployment(STEADY).chain().unwrap();
+    let lane = LaneName::new("lane-0").unwrap();
+    let first = chain.sign(&lane, Nonce(0), Cargo::Nothing(&[])).await.unwrap();
+    let second = chain.sign(&lane, Nonce(0), Cargo::Nothing(std::slice::from_ref(&first))).await.unwrap();
+    let parcel = ParcelView {
+        nonce: Nonce(0),
+        deliveries: Vec::new(),
+        attempts: vec![first.clone(), second.clone()],
+        stage: ParcelStage::Assigned,
+        block: None,
+        cancel: None,
+    };
+    let parcels = std::slice::from_ref(&parcel);
+    let mined = async |depth| {
+        let mined = chain.look(&lane, parcels).await.unwrap().mined;
+        mined.into_iter().find(|mined| mined.depth == depth).map(|mined| mined.attempt)
+    };
+    chain.broadcast(&lane, std::slice::from_ref(&first)).await;
+    world.node.mine(1).await.unwrap();
+    assert_eq!(world.until("one is mined", async || mined(Depth::Included).await).await, first.hash);
+
+    // Meanwhile another one takes its place, and becomes final.
+    world.node.reorg(1).await.unwrap();
+    chain.broadcast(&lane, std::slice::from_ref(&second)).await;
+    world.node.mine(1 + 2 * FINAL_DEPTH).await.unwrap();
+    assert_eq!(world.until("one is final", async || mined(Depth::Final).await).await, second.hash);
 }
