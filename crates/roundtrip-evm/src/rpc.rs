@@ -40,6 +40,16 @@ pub enum CallError {
     NoAnswer(String),
 }
 
+/// The codes by which nodes say that they do not know a method: JSON-RPC's own, and that of EIP-1474.
+const UNKNOWN_METHOD: [i64; 2] = [-32601, -32004];
+
+impl CallError {
+    /// Whether the node does not know the method at all.
+    pub fn is_unknown_method(&self) -> bool {
+        matches!(self, CallError::Refused { code, .. } if UNKNOWN_METHOD.contains(code))
+    }
+}
+
 impl From<RpcError<TransportErrorKind>> for CallError {
     fn from(error: RpcError<TransportErrorKind>) -> CallError {
         match error {
@@ -231,6 +241,26 @@ impl From<WireHeader> for Header {
             time: UnixMs(wire.timestamp.to::<u64>().saturating_mul(1000)),
             bloom: wire.logs_bloom,
             base_fee: wire.base_fee_per_gas.map(|fee| fee.to()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unknown_method_is_told_from_other_refusals() {
+        let refused = |code, message: &str| CallError::Refused { code, message: message.into(), revert: None };
+        let cases = [
+            (refused(-32601, "Method not found"), true),
+            (refused(-32004, "Method eth_getBlockReceipts is not supported"), true),
+            (refused(-32000, "unknown block"), false),
+            (refused(-32602, "BlockOutOfRangeError"), false),
+            (CallError::NoAnswer("404".into()), false),
+        ];
+        for (error, unknown) in cases {
+            assert_eq!(error.is_unknown_method(), unknown, "{error}");
         }
     }
 }

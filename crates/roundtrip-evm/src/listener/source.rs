@@ -12,9 +12,6 @@ use super::event::EventSignature;
 use super::logs::{Occurrences, WireLog, bloom_of, by_block, linked, may_show};
 use crate::rpc::{CallError, Finality, Header, Rpc};
 
-/// The code by which a node says that it does not know a method.
-const UNKNOWN_METHOD: i64 = -32601;
-
 /// Which events make requests on a route.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Watch {
@@ -98,12 +95,7 @@ impl EvmSource {
         if !may_show(&header.bloom, &self.watches) {
             return Ok(Vec::new());
         }
-        let number = U64::from(header.at.height.0);
-        let receipts: Option<Vec<WireReceipt>> = match self.rpc.call("eth_getBlockReceipts", [number]).await {
-            Err(CallError::Refused { code: UNKNOWN_METHOD, .. }) => return self.asked_by_hash(header).await,
-            answer => answer?,
-        };
-        let receipts = receipts.ok_or_else(|| CallError::NoAnswer("a block without receipts".into()))?;
+        let receipts = self.receipts(header).await?;
         let logs: Vec<WireLog> = receipts.into_iter().flat_map(|receipt| receipt.logs).collect();
         if logs.iter().any(|log| log.block_hash.0 != header.at.hash) || bloom_of(&logs) != header.bloom {
             return Err(CallError::NoAnswer("receipts that are not those of the block".into()));
@@ -111,10 +103,25 @@ impl EvmSource {
         Ok(logs)
     }
 
-    /// The second best way to be sure, where a node does not show receipts by the block.
-    async fn asked_by_hash(&self, header: &Header) -> Result<Vec<WireLog>, CallError> {
-        let filter = self.filter(json!({"blockHash": B256::from(header.at.hash)}));
-        self.rpc.call("eth_getLogs", [filter]).await
+    async fn receipts(&self, header: &Header) -> Result<Vec<WireReceipt>, CallError> {
+        let number = U64::from(header.at.height.0);
+        let receipts: Option<Vec<WireReceipt>> = match self.rpc.call("eth_getBlockReceipts", [number]).await {
+            Err(error) if error.is_unknown_method() => return self.receipts_one_by_one(number).await,
+            answer => answer?,
+        };
+        receipts.ok_or_else(|| CallError::NoAnswer("a block without receipts".into()))
+    }
+
+    /// Where a node does not show receipts by the block.
+    async fn receipts_one_by_one(&self, number: U64) -> Result<Vec<WireReceipt>, CallError> {
+        let block: Option<WireBlock> = self.rpc.call("eth_getBlockByNumber", (number, false)).await?;
+        let block = block.ok_or_else(|| CallError::NoAnswer("a block that was there is not".into()))?;
+        let params: Vec<Value> = block.transactions.iter().map(|hash| json!([hash])).collect();
+        let mut receipts = Vec::with_capacity(params.len());
+        for receipt in self.rpc.calls::<Option<WireReceipt>>("eth_getTransactionReceipt", &params).await {
+            receipts.push(receipt?.ok_or_else(|| CallError::NoAnswer("a transaction without a receipt".into()))?);
+        }
+        Ok(receipts)
     }
 
     fn requests(&self, logs: &[WireLog]) -> Vec<NewRequest> {
@@ -162,6 +169,11 @@ fn request(watch: &Watch, occurrence: OccurrenceId, log: &WireLog) -> Result<New
         key: None,
         trace: None,
     })
+}
+
+#[derive(Deserialize)]
+struct WireBlock {
+    transactions: Vec<B256>,
 }
 
 #[derive(Deserialize)]

@@ -3,11 +3,15 @@
 
 use alloy::consensus::Transaction;
 use alloy::primitives::{B256, Bytes};
+use roundtrip::listener::BlockSource;
 use roundtrip::sender::{AttemptKind, SignedAttempt};
 use roundtrip::store::StoreExt;
 use roundtrip::store::op::{AfterCancel, LaneOrder, Order};
-use roundtrip::words::{LaneName, Nonce};
+use roundtrip::words::{Height, LaneName, Nonce};
+use roundtrip_evm::Rpc;
+use roundtrip_evm::testkit::deployment::Deployment;
 use roundtrip_evm::testkit::node::Node;
+use roundtrip_evm::testkit::proxy::{Fault, Proxy, ProxyFaults};
 
 use super::world::{BUMPING, World, payloads, signed};
 
@@ -60,4 +64,21 @@ async fn bumps_and_a_cancel_are_taken_in_place_of_what_was_sent_before() {
     let (used_up, answer) = (world.mined(account, 0).await.unwrap(), world.mined(account, 1).await.unwrap());
     assert_eq!(used_up.input, Bytes::new(), "the cancel");
     assert_eq!(answer.input, *signed(&carries[0]).input(), "the same answer, on the next slot");
+}
+
+/// A node that hides logs is found out by the block's bloom, and this one shows receipts only
+/// one by one.
+#[tokio::test]
+async fn logs_that_a_node_hides_are_found_by_its_receipts() {
+    let node = Node::hardhat().await.unwrap();
+    let proxy = Proxy::start(node.url(), 1, ProxyFaults::none().always(Fault::EmptyLogs)).await.unwrap();
+    let world = World::on(node, 1).await;
+    let rpc = Rpc::http(proxy.url().as_str()).unwrap();
+    let source = Deployment { rpc, ..world.deployment(BUMPING) }.source().unwrap();
+    world.ask_all(&payloads(3)).await;
+    let head = Height(world.node.block_number().await.unwrap());
+    let shown: Vec<usize> =
+        source.blocks(Height(0), head).await.unwrap().iter().map(|block| block.requests.len()).collect();
+    assert_eq!(shown, [0, 0, 3]);
+    assert!(proxy.count(Fault::EmptyLogs) > 0, "it did not hide them");
 }
