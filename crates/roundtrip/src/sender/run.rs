@@ -28,7 +28,7 @@ use crate::persist;
 use crate::station::{Shutdown, StationError};
 use crate::store::op::{
     AfterCancel, Assign, Attempt, Effect, Fill, Invalid, LaneOrder, Lead, NewParcel, Op, Order, Outcome, Reject, Seat,
-    Settle, Stale,
+    Settle, Sight, Stale,
 };
 use crate::store::query::{LaneView, ListFilter, ParcelView, ReadyDelivery};
 use crate::store::{ReadExt, Store, Topic};
@@ -207,6 +207,10 @@ impl Sender {
         lane.memory.gaps.clone_from(&plan.gaps);
         if !self.settle(lane, token, &plan).await? {
             return Ok(None);
+        }
+        // What a reorg took away was not stuck: it is sent again as after a start, at its price.
+        for (nonce, ..) in plan.settles.iter().filter(|(_, _, sight)| *sight == Sight::Back) {
+            lane.memory.sent.remove(nonce);
         }
         let parcel = |nonce: &Nonce| view.parcels.iter().find(|parcel| parcel.nonce == *nonce);
         self.send(lane, plan.resend.iter().filter_map(parcel).filter_map(Outgoing::newest).collect()).await?;

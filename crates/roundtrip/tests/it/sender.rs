@@ -8,7 +8,7 @@ use std::time::Duration;
 use roundtrip::clock::{Clock, TokioClock};
 use roundtrip::inbox::StateKind;
 use roundtrip::sender::chain::{Broadcast, Cargo, Chain, ChainFuture, Sighting, Unsigned};
-use roundtrip::sender::{LaneStatus, Patience, SendOrder, Sender, SenderOptions, SignedAttempt};
+use roundtrip::sender::{LaneStatus, ParcelStage, Patience, SendOrder, Sender, SenderOptions, SignedAttempt};
 use roundtrip::station::{Shutdown, StationError};
 use roundtrip::store::op::{
     Admit, AfterCancel, Define, Effect, LaneOrder, Mend, NewRequest, Op, Order, Outcome, Remedy,
@@ -202,6 +202,24 @@ async fn a_reorg_takes_nothing_away_and_brings_nothing_twice() {
     }
     scene.blocks(40).await;
     scene.assert_all_settled(40).await;
+    running.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_reorg_takes_away_is_sent_again_at_once_and_at_the_same_price() {
+    let mut scene = Scene::new(&["a"]).await;
+    scene.options.patience = Patience { resend_ms: 600_000, bump_ms: 3_000 };
+    scene.answered(0..1).await;
+    let running = scene.start("one");
+    // Mined for longer than it takes until what is stuck gets dearer.
+    scene.blocks(3).await;
+    assert_eq!(scene.lane("a").await.parcels[0].stage, ParcelStage::Confirmed);
+    scene.chain.reorg(3);
+    scene.chain.evict();
+    // The chain is longer than before, and has it again.
+    scene.blocks(4).await;
+    let lane = scene.lane("a").await;
+    assert_eq!((lane.parcels[0].stage, lane.parcels[0].attempts.len()), (ParcelStage::Confirmed, 1));
     running.stop().await;
 }
 
