@@ -288,12 +288,17 @@ impl EvmChain {
         view: &View,
         fees: Fees,
     ) -> Result<Draft, Unsigned> {
-        let never = |why: &str| Unsigned::Never(ErrorNote::new(ErrorClass::Fatal, why));
-        let call = self.calls.call(answers).map_err(|why| never(&why))?;
+        // Of several answers, a call does not tell which one it cannot carry.
+        let refused = |refusal: Unsigned| match refusal {
+            Unsigned::Never(why) if answers.len() > 1 => Unsigned::Apart(why.text.into()),
+            other => other,
+        };
+        let never = |why: String| refused(Unsigned::Never(ErrorNote::new(ErrorClass::Fatal, &why)));
+        let call = self.calls.call(answers).map_err(never)?;
         let gas = match self.options.gas {
             Gas::Fixed(gas) => gas,
             Gas::Estimated { margin_percent } => {
-                let gas = self.estimate(from, &call, view).await?;
+                let gas = self.estimate(from, &call, view).await.map_err(refused)?;
                 gas.saturating_add(gas.saturating_mul(margin_percent) / 100)
             }
         };

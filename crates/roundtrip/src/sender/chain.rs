@@ -64,6 +64,10 @@ pub enum Unsigned {
     /// The first of these deliveries can never be sent: it becomes a dead letter, and no slot is used.
     #[error("it can never be sent: {}", .0.text)]
     Never(ErrorNote),
+    /// These deliveries cannot go together, and which of them is to blame is not known: the
+    /// first is tried alone.
+    #[error("they cannot be sent together: {0}")]
+    Apart(String),
     /// The lane cannot pay; it pauses.
     #[error("the lane cannot pay: {0}")]
     Funds(String),

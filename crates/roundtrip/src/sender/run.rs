@@ -477,6 +477,9 @@ impl Sender {
     ) -> Result<(), StationError> {
         let cargo = if ready.is_empty() { Cargo::Nothing(&[]) } else { Cargo::Deliveries(ready) };
         let signed = self.ask(self.chain.sign(&lane.name, nonce, cargo)).await;
+        if let (Err(Unsigned::Apart(_)), [_, _, ..]) = (&signed, ready) {
+            return Box::pin(self.fill(lane, owner, nonce, &ready[..1])).await;
+        }
         let Some(attempt) = self.signed(lane, owner, ready, signed).await? else { return Ok(()) };
         let parcel = NewParcel { deliveries: ids(ready), attempt: attempt.clone() };
         let fill = Fill { lane: lane.name.clone(), owner, nonce, parcel };
@@ -576,9 +579,16 @@ impl Sender {
         per_parcel: usize,
     ) -> Result<(), StationError> {
         let (parcels, failed) = self.sign(&lane.name, room.next, ready, per_parcel).await;
-        if let Some(error) = failed {
-            let unsigned = &ready[parcels.len() * per_parcel..];
-            self.signed(lane, room.token, unsigned, Err(error)).await?;
+        match failed {
+            Some(Unsigned::Apart(_)) if parcels.is_empty() && ready.len() > 1 => {
+                return Box::pin(self.assign(lane, room, &ready[..1], 1)).await;
+            }
+            // Those before them go first.
+            Some(Unsigned::Apart(_)) | None => {}
+            Some(error) => {
+                let unsigned = &ready[parcels.len() * per_parcel..];
+                self.signed(lane, room.token, unsigned, Err(error)).await?;
+            }
         }
         if parcels.is_empty() {
             return Ok(());

@@ -413,7 +413,12 @@ impl State {
         let dearest = attempts.iter().filter_map(read).map(|known| known.fee).max();
         let fee = dearest.map_or(0, |fee| fee + fee.div_ceil(10)).max(self.base_fee);
         if answers.iter().any(|id| self.impossible.contains(id)) {
-            return Err(Unsigned::Never(ErrorNote::new(ErrorClass::Fatal, "the contract would refuse it")));
+            let why = "the contract would refuse it";
+            // As on a real chain, a call that carries several does not tell which is to blame.
+            return Err(match answers.len() {
+                1 => Unsigned::Never(ErrorNote::new(ErrorClass::Fatal, why)),
+                _ => Unsigned::Apart(why.into()),
+            });
         }
         if self.fee_cap.is_some_and(|cap| fee > cap) {
             return Err(Unsigned::AtCap);

@@ -341,6 +341,22 @@ async fn an_answer_that_can_never_be_sent_does_not_hold_up_the_others() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn of_answers_that_cannot_go_together_only_the_one_to_blame_is_a_dead_letter() {
+    let mut scene = Scene::new(&["a"]).await;
+    scene.options.parcel_max = 4;
+    scene.chain.set_impossible(id(2));
+    scene.answered(0..8).await;
+    let running = scene.start("one");
+    scene.blocks(20).await;
+    let answered: Vec<_> = scene.chain.answers().into_keys().collect();
+    assert_eq!(answered.len(), 7);
+    assert!(!answered.contains(&id(2)), "the one to blame");
+    let left = scene.store.counts().await.unwrap();
+    assert_eq!(left.iter().map(|count| (count.state, count.requests)).collect::<Vec<_>>(), [(StateKind::Dead, 1)]);
+    running.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_transaction_without_effect_quarantines_its_lane_while_the_others_go_on() {
     let mut scene = Scene::new(&["a", "b"]).await;
     scene.options.quarantine_ms = Some(3_600_000);
