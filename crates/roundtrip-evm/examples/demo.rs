@@ -50,6 +50,10 @@ fn main() -> Result<ExitCode, Failed> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     // The same program is the relay, when it is started with orders.
     match std::env::args().nth(1) {
+        Some(orders) if !orders.starts_with('{') => {
+            eprintln!("usage: demo; it takes no arguments");
+            Ok(ExitCode::FAILURE)
+        }
         Some(orders) => {
             runtime.block_on(obey(&serde_json::from_str::<Orders>(&orders)?))?;
             Ok(ExitCode::SUCCESS)

@@ -57,9 +57,25 @@ impl From<RpcError<TransportErrorKind>> for CallError {
                 let revert = payload.as_revert_data();
                 CallError::Refused { code: payload.code, message: payload.message.into_owned(), revert }
             }
-            other => CallError::NoAnswer(other.to_string()),
+            other => CallError::NoAnswer(without_secrets(&other.to_string())),
         }
     }
+}
+
+/// A text whose addresses are cut after the host: what follows, or stands before it, is often a key.
+fn without_secrets(text: &str) -> String {
+    let mut shown = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = rest.find("://") {
+        let (before, after) = rest.split_at(at + 3);
+        shown.push_str(before);
+        let end = after.find(|c: char| c.is_whitespace() || matches!(c, ')' | '"' | ',')).unwrap_or(after.len());
+        let (address, next) = after.split_at(end);
+        let host = address.split(['/', '?', '#']).next().unwrap_or_default();
+        shown.push_str(host.rsplit('@').next().unwrap_or_default());
+        rest = next;
+    }
+    shown + rest
 }
 
 /// An HTTP client whose requests may take so long.
@@ -93,7 +109,7 @@ impl fmt::Debug for Rpc {
 impl Rpc {
     /// By HTTP.
     pub fn http(url: &str) -> Result<Rpc, BadUrl> {
-        let bad = |why: String| BadUrl { url: url.to_owned(), why };
+        let bad = |why: String| BadUrl { url: without_secrets(url), why };
         let parsed = url.parse::<reqwest::Url>().map_err(|error| bad(error.to_string()))?;
         if !matches!(parsed.scheme(), "http" | "https") {
             return Err(bad("it starts with neither http:// nor https://".to_owned()));
@@ -262,5 +278,20 @@ mod tests {
         for (error, unknown) in cases {
             assert_eq!(error.is_unknown_method(), unknown, "{error}");
         }
+    }
+
+    #[test]
+    fn no_key_of_a_node_is_shown() {
+        let cases = [
+            ("no address at all", "no address at all"),
+            ("for url (https://eth.example/v3/KEY?x=KEY): timed out", "for url (https://eth.example): timed out"),
+            ("https://user:KEY@eth.example:8545/KEY", "https://eth.example:8545"),
+            ("http://a/KEY http://b/KEY", "http://a http://b"),
+        ];
+        for (text, shown) in cases {
+            assert_eq!(without_secrets(text), shown);
+        }
+        let error = Rpc::http("ftp://eth.example/KEY").err().map(|error| error.to_string());
+        assert!(error.as_ref().is_some_and(|error| !error.contains("KEY")), "{error:?}");
     }
 }

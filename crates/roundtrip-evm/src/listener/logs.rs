@@ -69,8 +69,14 @@ pub(super) fn may_show(bloom: &Bloom, watches: &[Watch]) -> bool {
     })
 }
 
+/// Whether these logs are all that a block's bloom tells of; some chains show more of them.
+pub(super) fn explains(logs: &[WireLog], bloom: &Bloom) -> bool {
+    let shown = bloom_of(logs);
+    bloom.iter().zip(shown.iter()).all(|(told, shown)| told & !shown == 0)
+}
+
 /// The bloom of these logs.
-pub(super) fn bloom_of(logs: &[WireLog]) -> Bloom {
+fn bloom_of(logs: &[WireLog]) -> Bloom {
     let mut bloom = Bloom::ZERO;
     for log in logs {
         bloom.accrue(BloomInput::Raw(log.address.as_slice()));
@@ -177,6 +183,9 @@ mod tests {
             assert_eq!(may_show(&bloom, &[watch(addresses.clone())]), expected, "{addresses:?}");
         }
         assert!(!may_show(&Bloom::ZERO, &[watch(vec![])]));
+        let other = WireLog { address: Address::repeat_byte(9), ..shown.clone() };
+        assert!(explains(&[shown.clone()], &bloom) && explains(&[shown, other.clone()], &bloom));
+        assert!(!explains(&[other], &bloom) && !explains(&[], &bloom), "something is missing");
     }
 
     #[test]

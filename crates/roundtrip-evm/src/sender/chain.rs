@@ -18,7 +18,7 @@ use super::call::{Call, Calls};
 use super::fees::Fees;
 use super::heads::{Heads, View};
 use super::look::{Counts, Depths, Receipt, sighting};
-use super::reception::reception;
+use super::reception::{Estimate, estimate, reception};
 use super::transaction::{Draft, FeeKind};
 use crate::rpc::{CallError, Finality, Rpc};
 
@@ -115,11 +115,17 @@ impl EvmChain {
     async fn seen(&self, lane: &LaneName, parcels: &[ParcelView]) -> Result<Sighting, Unreachable> {
         let account = self.signer(lane)?.address();
         let view = self.heads.view().await?;
-        let counts = self.counts(lane, account, &view).await?;
+        let mut counts = self.counts(lane, account, &view).await?;
         let found = self.receipts(lane, &view, counts, parcels).await?;
         for parcel in parcels.iter().filter(|parcel| parcel.nonce < counts.settled) {
-            if !parcel.attempts.iter().any(|attempt| found.contains_key(&attempt.hash)) {
-                self.prove_foreign(account, &view, parcel).await?;
+            if parcel.attempts.iter().any(|attempt| found.contains_key(&attempt.hash)) {
+                continue;
+            }
+            if let Err(error) = self.prove_foreign(account, &view, parcel).await {
+                // What cannot be proven is not settled, nor what is above it; the lane goes on.
+                tracing::warn!(%lane, nonce = parcel.nonce.0, %error, "who used a slot is not known yet");
+                counts.settled = parcel.nonce;
+                break;
             }
         }
         let depths = Depths {
@@ -309,21 +315,21 @@ impl EvmChain {
     /// know that block, and cannot mistake what it has not seen for a refusal.
     async fn estimate(&self, from: Address, call: &Call, view: &View) -> Result<u64, Unsigned> {
         let request = json!({"from": from, "to": call.to, "data": call.data, "value": call.value});
-        let answer = self.rpc.call::<_, U64>("eth_estimateGas", (request, U64::from(view.head.at.height.0))).await;
+        let at = json!({"blockHash": B256::from(view.head.at.hash)});
+        let answer = self.rpc.call::<_, U64>("eth_estimateGas", (request, at)).await;
         let (message, revert) = match answer {
             Ok(gas) => return Ok(gas.to()),
             Err(CallError::Refused { message, revert, .. }) => (message, revert),
             Err(error) => return Err(Unreachable::from(error).into()),
         };
-        let lower = message.to_lowercase();
-        if revert.is_some() || lower.contains("revert") {
-            let text = format!("the contract would refuse it: {}", revert_text(&message, revert));
-            return Err(Unsigned::Never(ErrorNote::new(ErrorClass::Fatal, &text)));
-        }
-        if lower.contains("insufficient funds") {
-            return Err(Unsigned::Funds(message));
-        }
-        Err(Unreachable(message).into())
+        Err(match estimate(&message, revert.is_some()) {
+            Estimate::Refused => {
+                let text = format!("the contract would refuse it: {}", revert_text(&message, revert));
+                Unsigned::Never(ErrorNote::new(ErrorClass::Fatal, &text))
+            }
+            Estimate::Funds => Unsigned::Funds(message),
+            Estimate::Unknown => Unreachable(message).into(),
+        })
     }
 
     fn dearer(&self, attempts: &[SignedAttempt], now: Fees) -> Result<(Draft, AttemptKind), Unsigned> {

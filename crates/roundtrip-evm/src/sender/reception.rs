@@ -66,9 +66,58 @@ pub(super) fn reception<T>(answer: Result<T, CallError>) -> Result<Reception, Un
     }
 }
 
+/// What a node's refusal to estimate means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Estimate {
+    /// The call itself fails.
+    Refused,
+    /// The account cannot pay.
+    Funds,
+    /// Nothing about the call.
+    Unknown,
+}
+
+/// The same for estimates; what the machine itself says of a call decides.
+const ESTIMATE_WORDS: &[(&str, Estimate)] = &[
+    ("revert", Estimate::Refused),
+    ("invalid opcode", Estimate::Refused),
+    ("evm error", Estimate::Refused),
+    ("out of gas", Estimate::Refused),
+    ("gas required exceeds allowance", Estimate::Refused),
+    ("stack underflow", Estimate::Refused),
+    ("invalid jump", Estimate::Refused),
+    ("insufficient funds", Estimate::Funds),
+    ("insufficientfunds", Estimate::Funds),
+    ("doesn't have enough funds", Estimate::Funds),
+];
+
+/// What a refusal to estimate means.
+pub(super) fn estimate(message: &str, reverts: bool) -> Estimate {
+    let lower = message.to_lowercase();
+    let found = ESTIMATE_WORDS.iter().find(|(words, _)| lower.contains(words));
+    if reverts { Estimate::Refused } else { found.map_or(Estimate::Unknown, |(_, meaning)| *meaning) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_call_that_fails_is_told_from_a_node_that_does_not_know() {
+        let cases = [
+            ("execution reverted: no", false, Estimate::Refused),
+            ("something", true, Estimate::Refused),
+            ("EVM error InvalidFEOpcode", false, Estimate::Refused),
+            ("Out of gas: gas required exceeds allowance: 30000000", false, Estimate::Refused),
+            ("invalid opcode: INVALID", false, Estimate::Refused),
+            ("insufficient funds for transfer", false, Estimate::Funds),
+            ("header not found", false, Estimate::Unknown),
+            ("unknown block", false, Estimate::Unknown),
+        ];
+        for (message, reverts, meaning) in cases {
+            assert_eq!(estimate(message, reverts), meaning, "{message}");
+        }
+    }
 
     #[test]
     fn answers_mean_what_nodes_mean_by_them() {

@@ -1,9 +1,8 @@
 //! A deployment in a process of its own, for whoever wants to kill it.
 //!
-//! It says `started` on its standard output once its stations run, and then runs until it
-//! is told to stop by SIGTERM, or killed.
+//! It runs until its standard input ends, so that it never outlives whoever started it, or
+//! until it is killed.
 
-use std::io::Write;
 use std::path::Path;
 use std::process::{Command, ExitStatus, Stdio};
 use std::sync::Arc;
@@ -15,7 +14,7 @@ use roundtrip::words::Height;
 use serde::{Deserialize, Serialize};
 
 use super::account::dev_signers;
-use super::deployment::{Deployment, Failed, Pace, by_the_contract};
+use super::deployment::{Deployment, Failed, GAS, Pace, by_the_contract};
 use crate::Rpc;
 
 /// What a child is told; it travels as JSON in its first argument.
@@ -60,6 +59,7 @@ impl Orders {
             lanes: self.lanes.iter().map(lane).collect::<Result<_, _>>()?,
             final_depth: self.final_depth,
             identity: by_the_contract()?,
+            gas: GAS,
             pace: Pace::default(),
         })
     }
@@ -69,11 +69,9 @@ impl Orders {
 pub async fn obey(orders: &Orders) -> Result<(), Failed> {
     let deployment = orders.deployment().await?;
     let store = open(&orders.store, Options::default())?;
-    let mut term = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
     let relay = deployment.relay(store.clone(), Arc::new(SystemClock::new()))?;
-    let relay = relay.stop_when(async move { term.recv().await.unwrap_or_default() }).start().await?;
-    writeln!(std::io::stdout(), "started")?;
-    relay.ended().await?;
+    let left_alone = tokio::task::spawn_blocking(|| std::io::copy(&mut std::io::stdin(), &mut std::io::sink()));
+    relay.stop_when(async { drop(left_alone.await) }).run().await?;
     Ok(store.close().await?)
 }
 
@@ -87,7 +85,7 @@ impl Child {
     pub fn start(program: &Path, orders: &Orders) -> Result<Child, Failed> {
         let process = Command::new(program)
             .arg(serde_json::to_string(orders)?)
-            .stdin(Stdio::null())
+            .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .spawn()?;
         Ok(Child { process })
@@ -109,8 +107,7 @@ impl Child {
         if let Some(status) = self.ended()? {
             return Err(format!("it ended before it was told to: {status}").into());
         }
-        let id = self.process.id().to_string();
-        Command::new("kill").args(["-TERM", &id]).status()?;
+        // Waiting closes its standard input first.
         let waited = tokio::task::spawn_blocking(move || {
             let child = &mut self;
             child.process.wait()

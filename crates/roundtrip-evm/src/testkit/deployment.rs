@@ -32,7 +32,7 @@ const DESTINATION: &str = "chain";
 const EVENT: &str = "event Requested(uint256 indexed id, address indexed from, bytes payload)";
 const FUNCTION: &str = "function respond(uint256 id, bytes32 content, bytes answer)";
 /// Enough for any answer of the sample worker.
-const GAS: u64 = 150_000;
+pub const GAS: Gas = Gas::Fixed(150_000);
 
 /// Why a deployment cannot be put together.
 pub type Failed = Box<dyn std::error::Error + Send + Sync>;
@@ -101,6 +101,8 @@ pub struct Deployment {
     pub final_depth: u64,
     /// What makes it the same request.
     pub identity: Identity,
+    /// How much gas its transactions may use.
+    pub gas: Gas,
     /// How fast.
     pub pace: Pace,
 }
@@ -135,7 +137,7 @@ impl Deployment {
         }
         let options = EvmChainOptions {
             finality: Finality::Depth(self.final_depth),
-            gas: Gas::Fixed(GAS),
+            gas: self.gas,
             head_fresh_for: self.pace.poll,
             ..EvmChainOptions::default()
         };

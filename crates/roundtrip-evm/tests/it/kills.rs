@@ -22,7 +22,7 @@ use roundtrip_evm::Rpc;
 use roundtrip_evm::testkit::account::{Call, Fees, dev_signers};
 use roundtrip_evm::testkit::board::RequestBoard;
 use roundtrip_evm::testkit::checker::check;
-use roundtrip_evm::testkit::deployment::{Deployment, Pace, answer_to, by_the_contract};
+use roundtrip_evm::testkit::deployment::{Deployment, GAS, Pace, answer_to, by_the_contract};
 use roundtrip_evm::testkit::devchain::{BaseFee, DevChain, DevChainOptions, GWEI};
 use tokio::sync::Notify;
 
@@ -171,6 +171,7 @@ impl World {
             lanes: vec![dev_signers()[9].clone()],
             final_depth: FINAL_DEPTH,
             identity: by_the_contract().unwrap(),
+            gas: GAS,
             pace: Pace {
                 poll: BLOCK,
                 hold_ms: 5_000,

@@ -18,12 +18,12 @@ use roundtrip::relay::Running;
 use roundtrip::sender::Patience;
 use roundtrip::store::{MemoryStore, Options, ReadExt};
 use roundtrip::words::{Height, UnixMs};
-use roundtrip_evm::Rpc;
 use roundtrip_evm::testkit::account::dev_signers;
 use roundtrip_evm::testkit::checker::check;
-use roundtrip_evm::testkit::deployment::{Deployment, Pace, answer_to, by_the_contract};
+use roundtrip_evm::testkit::deployment::{Deployment, GAS, Pace, answer_to, by_the_contract};
 use roundtrip_evm::testkit::devchain::{DevChain, DevChainOptions, Faults};
 use roundtrip_evm::testkit::submitter::{Submitter, SubmitterOptions};
+use roundtrip_evm::{Gas, Rpc};
 
 /// Seeds that failed once.
 const KEPT: [u64; 0] = [];
@@ -91,6 +91,7 @@ impl World {
             final_depth: FINAL_DEPTH,
             // Half of the seeds know a request by its log alone.
             identity: if self.seed.is_multiple_of(2) { by_the_contract().unwrap() } else { Identity::Given },
+            gas: if self.seed.is_multiple_of(3) { Gas::Estimated { margin_percent: 20 } } else { GAS },
             pace: Pace {
                 poll: Duration::from_millis(700),
                 hold_ms: 4_000,

@@ -20,7 +20,7 @@ use roundtrip_evm::Rpc;
 use roundtrip_evm::testkit::account::{Call, Fees, RawTransaction, deploy_board, dev_signers, head};
 use roundtrip_evm::testkit::board::RequestBoard;
 use roundtrip_evm::testkit::checker::check;
-use roundtrip_evm::testkit::deployment::{Deployment, Pace, answer_to, by_the_contract};
+use roundtrip_evm::testkit::deployment::{Deployment, GAS, Pace, answer_to, by_the_contract};
 use roundtrip_evm::testkit::node::{AnvilOptions, Node};
 use serde::Deserialize;
 
@@ -92,6 +92,7 @@ impl World {
             lanes: self.lanes.clone(),
             final_depth: FINAL_DEPTH,
             identity: by_the_contract().unwrap(),
+            gas: GAS,
             pace: Pace { poll: Duration::from_millis(20), hold_ms: 5_000, patience, window: 16 },
         }
     }
