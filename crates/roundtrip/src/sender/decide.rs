@@ -1,7 +1,7 @@
 //! What a sender does about a lane, from what the store holds and what the outside
 //! shows: pure functions.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use super::chain::{Depth, Mined, Sighting};
 use super::{AttemptKind, Block, LaneStatus, ParcelStage};
@@ -77,9 +77,9 @@ pub(super) struct Plan {
 /// Decides what one look at the outside comes to.
 pub(super) fn decide(lane: &LaneView, seen: &Sighting, memory: &Memory, patience: Patience, now: UnixMs) -> Plan {
     let mut plan = Plan { observe: Some(seen.pending).filter(|&pending| pending > lane.next), ..Plan::default() };
+    let mined: HashMap<Nonce, &Mined> = seen.mined.iter().map(|mined| (mined.nonce, mined)).collect();
     for parcel in &lane.parcels {
-        let mined = seen.mined.iter().find(|mined| mined.nonce == parcel.nonce);
-        match sight(parcel, mined, seen) {
+        match sight(parcel, mined.get(&parcel.nonce).copied(), seen) {
             Verdict::Settle(sight) => {
                 plan.failed +=
                     usize::from(matches!(&sight, Sight::Final(_, judgement) if *judgement != Judgement::Done));

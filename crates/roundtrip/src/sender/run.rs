@@ -33,8 +33,8 @@ use crate::store::op::{
 use crate::store::query::{LaneView, ListFilter, ParcelView, ReadyDelivery};
 use crate::store::{ReadExt, Store, Topic};
 use crate::words::{
-    ASSIGN_MAX, Destination, ErrorClass, ErrorNote, HolderName, LaneName, Nonce, PAGE_MAX, PARCEL_MAX, RequestId, Seq,
-    Token, UnixMs,
+    ASSIGN_MAX, BATCH_OPS_MAX, Destination, ErrorClass, ErrorNote, HolderName, LaneName, Nonce, PAGE_MAX, PARCEL_MAX,
+    RequestId, Seq, Token, UnixMs,
 };
 
 /// How long giving up the seats may take.
@@ -194,8 +194,11 @@ impl Sender {
     async fn tend(&self, at: usize, lane: &mut Held) -> Result<Option<Room>, StationError> {
         let Some(token) = self.hold_seat(lane).await? else { return Ok(None) };
         let Some(view) = self.view(&lane.name).await? else { return Ok(None) };
-        let under_way = |nonce: &Nonce| view.parcels.binary_search_by_key(nonce, |parcel| parcel.nonce).is_ok();
-        lane.memory.sent.retain(|nonce, _| under_way(nonce));
+        let parcel = |nonce: &Nonce| {
+            let at = view.parcels.binary_search_by_key(nonce, |parcel| parcel.nonce).ok()?;
+            view.parcels.get(at)
+        };
+        lane.memory.sent.retain(|nonce, _| parcel(nonce).is_some());
         let seen = match self.ask(self.chain.look(&lane.name, &view.parcels)).await {
             Ok(seen) => seen,
             Err(error) => {
@@ -212,7 +215,6 @@ impl Sender {
         for (nonce, ..) in plan.settles.iter().filter(|(_, _, sight)| *sight == Sight::Back) {
             lane.memory.sent.remove(nonce);
         }
-        let parcel = |nonce: &Nonce| view.parcels.iter().find(|parcel| parcel.nonce == *nonce);
         self.send(lane, plan.resend.iter().filter_map(parcel).filter_map(Outgoing::newest).collect()).await?;
         for parcel in plan.cancel.iter().filter_map(parcel) {
             self.try_again(lane, token, parcel, Cargo::Nothing(&parcel.attempts)).await?;
@@ -276,22 +278,25 @@ impl Sender {
     /// Records what the outside shows; `false` if somebody else has the seat.
     async fn settle(&self, lane: &mut Held, owner: Token, plan: &Plan) -> Result<bool, StationError> {
         let order = |order| Op::Lane(LaneOrder { lane: lane.name.clone(), order });
-        let mut batch: Vec<Op> = Vec::new();
-        batch.extend(plan.observe.map(|outside_next| order(Order::Observe { outside_next })));
+        let mut ops: Vec<Op> = Vec::new();
+        ops.extend(plan.observe.map(|outside_next| order(Order::Observe { outside_next })));
         if let (Some(ms), true) = (self.options.quarantine_ms, plan.failed > 0) {
-            batch.push(order(Order::Quarantine { until: self.clock.now().plus(ms) }));
+            ops.push(order(Order::Quarantine { until: self.clock.now().plus(ms) }));
         }
         for (nonce, expected, sight) in plan.settles.iter().cloned() {
-            batch.push(Op::Settle(Settle { lane: lane.name.clone(), owner, nonce, expected, sight }));
-        }
-        if batch.is_empty() {
-            return Ok(true);
+            ops.push(Op::Settle(Settle { lane: lane.name.clone(), owner, nonce, expected, sight }));
         }
         if let Some(outside) = plan.observe {
             tracing::error!(lane = %lane.name, outside = outside.0, "the chain has seen more of this lane than the store: it stops until reconciled");
         }
-        let outcomes = persist::apply(&*self.store, batch).await?;
-        Ok(self.still_ours(lane, &outcomes))
+        // A full window and its gaps may be more than one batch may hold.
+        for batch in ops.chunks(BATCH_OPS_MAX) {
+            let outcomes = persist::apply(&*self.store, batch.to_vec()).await?;
+            if !self.still_ours(lane, &outcomes) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     /// Whether no outcome says that the seat is somebody else's.
