@@ -119,6 +119,11 @@ fn quarantine_is_over(status: &LaneStatus, now: UnixMs) -> bool {
 }
 
 impl Plan {
+    /// Whether an occupied slot is to get bytes beside those that it has.
+    pub(super) fn wants_other_bytes(&self) -> bool {
+        self.bump.is_some() || !self.cancel.is_empty()
+    }
+
     /// Only the lowest slot can be stuck: those above it wait for it, and dearer bytes would
     /// not help them. What is to be cancelled gets the bytes for it first, and never dearer
     /// ones that carry it.

@@ -13,11 +13,16 @@
 //! for a person. A slot that was passed over is filled when it stays empty. A seat that
 //! somebody else took ends all writing on that lane at once, by the store's refusal.
 
+use std::future::poll_fn;
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use futures_util::future::join_all;
 use futures_util::stream::{self, StreamExt};
+use tokio::task::{JoinError, JoinSet};
+use tokio::time::Instant;
 
 use super::chain::{Cargo, Chain, ChainFuture, Reception, Unreachable, Unsigned};
 use super::decide::{Memory, Patience, Plan, Sent, decide};
@@ -31,18 +36,20 @@ use crate::store::op::{
     Settle, Sight, Stale,
 };
 use crate::store::query::{LaneView, ListFilter, ParcelView, ReadyDelivery};
-use crate::store::{ReadExt, Store, Topic};
+use crate::store::{Changes, ReadExt, Store, Topic};
 use crate::words::{
-    ASSIGN_MAX, BATCH_OPS_MAX, Destination, ErrorClass, ErrorNote, HolderName, LaneName, Nonce, PAGE_MAX, PARCEL_MAX,
-    RequestId, Seq, Token, UnixMs,
+    BATCH_OPS_MAX, Destination, ErrorClass, ErrorNote, HolderName, LaneName, Nonce, PAGE_MAX, PARCEL_MAX, RequestId,
+    Seq, Token, UnixMs,
 };
 
 /// How long giving up the seats may take.
 const STEP_DOWN_WITHIN: Duration = Duration::from_secs(5);
 /// How many slots of a lane are signed for at once.
 const SIGN_AT_ONCE: usize = 16;
-/// How many attempts one broadcast holds at most.
-const BROADCAST_MAX: usize = 256;
+/// How many parcels are stored in one commit, and sent in one broadcast.
+const BROADCAST_MAX: usize = 100;
+/// How many broadcasts of a lane are under way at most.
+const BROADCASTS_AT_ONCE: usize = 4;
 
 /// In which order answers go onto the lanes of a destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -118,11 +125,41 @@ struct Held {
     open: bool,
     seat: Option<(Token, UnixMs)>,
     memory: Memory,
+    /// Broadcasts under way.
+    sending: JoinSet<Answered>,
+    /// What the last look left room for; none if the lane is to be looked at anew.
+    room: Option<Room>,
 }
 
-/// A lane with free slots.
+/// Stored bytes that were sent, and how the outside received each.
+struct Answered {
+    outgoing: Vec<Outgoing>,
+    receptions: Vec<Result<Reception, Unreachable>>,
+}
+
+impl Held {
+    fn new(name: &LaneName) -> Held {
+        let (name, memory, sending) = (name.clone(), Memory::default(), JoinSet::new());
+        Held { name, open: false, seat: None, memory, sending, room: None }
+    }
+
+    /// Whether more can be assigned by what the last look showed, not long ago.
+    fn has_room(&self, looked_within: Duration) -> bool {
+        self.room.as_ref().is_some_and(|room| room.parcels > 0 && room.looked.elapsed() < looked_within)
+    }
+}
+
+/// Whether there may be more to send at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Left {
+    Nothing,
+    Maybe,
+}
+
+/// The free slots of a lane.
 struct Room {
-    at: usize,
+    /// When the outside was looked at.
+    looked: Instant,
     token: Token,
     next: Nonce,
     parcels: usize,
@@ -158,8 +195,7 @@ impl Outgoing {
 impl Sender {
     /// Sends until told to stop, then gives its seats up.
     pub async fn run(self, shutdown: Shutdown) -> Result<(), StationError> {
-        let held = |name: &LaneName| Held { name: name.clone(), open: false, seat: None, memory: Memory::default() };
-        let mut lanes: Vec<Held> = self.lanes.iter().map(held).collect();
+        let mut lanes: Vec<Held> = self.lanes.iter().map(Held::new).collect();
         let ended = shutdown.run_until_cancelled(self.rounds(&mut lanes)).await;
         if let Some(Err(error)) = ended {
             return Err(error);
@@ -171,28 +207,54 @@ impl Sender {
     async fn rounds(&self, lanes: &mut [Held]) -> Result<(), StationError> {
         let mut ready = self.store.changes(Topic::Outbox(self.destination.clone()));
         loop {
-            self.run_once(lanes).await?;
-            tokio::select! {
+            while self.run_once(lanes).await? == Left::Maybe {}
+            self.wait(lanes, &mut ready).await?;
+            lanes.iter_mut().for_each(|lane| lane.room = None);
+        }
+    }
+
+    /// Waits for a hint, or until it is time to look again; hears meanwhile what the
+    /// outside says to broadcasts.
+    async fn wait(&self, lanes: &mut [Held], ready: &mut Changes) -> Result<(), StationError> {
+        let mut poll = pin!(tokio::time::sleep(self.options.poll));
+        loop {
+            let (at, answered) = tokio::select! {
                 biased;
-                () = ready.hinted() => {}
-                () = tokio::time::sleep(self.options.poll) => {}
-            }
+                () = ready.hinted() => return Ok(()),
+                () = &mut poll => return Ok(()),
+                answered = next_answered(lanes) => answered,
+            };
+            self.received(&mut lanes[at], answered).await?;
         }
     }
 
     /// One round over all lanes.
-    async fn run_once(&self, lanes: &mut [Held]) -> Result<(), StationError> {
-        let tended = join_all(lanes.iter_mut().enumerate().map(|(at, lane)| self.tend(at, lane))).await;
-        let mut rooms = Vec::new();
-        for room in tended {
-            rooms.extend(room?);
+    async fn run_once(&self, lanes: &mut [Held]) -> Result<Left, StationError> {
+        for tended in join_all(lanes.iter_mut().map(|lane| self.tend(lane))).await {
+            tended?;
         }
-        self.assign_ready(lanes, rooms).await
+        self.assign_ready(lanes).await
+    }
+
+    /// Looks at a lane, unless it is known to have room: what is ready goes out first.
+    async fn tend(&self, lane: &mut Held) -> Result<(), StationError> {
+        while let Some(answered) = lane.sending.try_join_next() {
+            self.received(lane, answered).await?;
+        }
+        let held = self.hold_seat(lane).await?;
+        if held.is_some() && lane.has_room(self.options.poll) {
+            return Ok(());
+        }
+        lane.room = match held {
+            Some(token) => self.look(lane, token).await?,
+            None => None,
+        };
+        Ok(())
     }
 
     /// Settles and sends again what is under way on a lane; answers what room there is.
-    async fn tend(&self, at: usize, lane: &mut Held) -> Result<Option<Room>, StationError> {
-        let Some(token) = self.hold_seat(lane).await? else { return Ok(None) };
+    async fn look(&self, lane: &mut Held, token: Token) -> Result<Option<Room>, StationError> {
+        let looked = Instant::now();
         let Some(view) = self.view(&lane.name).await? else { return Ok(None) };
         let parcel = |nonce: &Nonce| {
             let at = view.parcels.binary_search_by_key(nonce, |parcel| parcel.nonce).ok()?;
@@ -207,6 +269,11 @@ impl Sender {
             }
         };
         let plan = decide(&view, &seen, &lane.memory, self.options.patience, self.clock.now());
+        if plan.wants_other_bytes() && !lane.sending.is_empty() {
+            // An answer that is still to come says whether those that were sent can be mined.
+            self.hear_all(lane).await?;
+            return Box::pin(self.look(lane, token)).await;
+        }
         lane.memory.gaps.clone_from(&plan.gaps);
         if !self.settle(lane, token, &plan).await? {
             return Ok(None);
@@ -227,8 +294,7 @@ impl Sender {
         }
         // What was settled has made room, which the next look shows.
         let Plan { room: parcels, fill: gaps, active, .. } = plan;
-        let room = Room { at, token, next: view.next, parcels, gaps, active };
-        Ok(Some(room).filter(|room| room.parcels > 0 || !room.gaps.is_empty()))
+        Ok(Some(Room { looked, token, next: view.next, parcels, gaps, active }))
     }
 
     /// Takes or keeps the lane's seat, and opens the lane if it is new.
@@ -248,7 +314,7 @@ impl Sender {
             Outcome::Applied(Effect::Led(token, until)) => {
                 // Whatever was sent under another token is sent again.
                 if lane.seat.is_none_or(|(before, _)| before != token) {
-                    lane.memory = Memory::default();
+                    (lane.memory, lane.room) = (Memory::default(), None);
                 }
                 Some((token, until))
             }
@@ -304,7 +370,7 @@ impl Sender {
         let lost = |outcome: &Outcome| matches!(outcome, Outcome::Stale(Stale::Seat { .. } | Stale::RolledBack));
         if outcomes.iter().any(lost) {
             tracing::warn!(lane = %lane.name, "somebody else has this lane now");
-            lane.seat = None;
+            (lane.seat, lane.room) = (None, None);
         }
         lane.seat.is_some()
     }
@@ -317,24 +383,53 @@ impl Sender {
         }
     }
 
-    /// Sends stored bytes: every slot's are stored, so any order will do.
-    async fn send(&self, lane: &mut Held, outgoing: Vec<Outgoing>) -> Result<(), StationError> {
-        let mut broke = None;
-        for outgoing in outgoing.chunks(BROADCAST_MAX) {
-            let receptions = self.broadcast(&lane.name, outgoing).await;
+    /// Sends stored bytes, while the sender goes on: every slot's are stored, so any order
+    /// will do. What the outside says to them is heard later.
+    async fn send(&self, lane: &mut Held, mut outgoing: Vec<Outgoing>) -> Result<(), StationError> {
+        while !outgoing.is_empty() {
+            let later = outgoing.split_off(outgoing.len().min(BROADCAST_MAX));
             let now = self.clock.now();
-            for (one, reception) in outgoing.iter().zip(receptions) {
-                let sent = lane.memory.sent.entry(one.nonce).or_insert(Sent::at(now));
-                sent.last = now;
-                match reception {
-                    Ok(Reception::Taken) => {}
-                    Ok(Reception::TooCheap) => sent.at_price = UnixMs(0),
-                    Ok(Reception::Rejected(why)) => self.rejected(lane, one, &why).await?,
-                    Ok(Reception::Funds(why)) => broke = Some(why),
-                    // Maybe sent: the next looks will tell.
-                    Err(error) => {
-                        tracing::warn!(lane = %lane.name, nonce = one.nonce.0, %error, "sent without an answer");
+            for one in &outgoing {
+                lane.memory.sent.entry(one.nonce).or_insert(Sent::at(now)).last = now;
+            }
+            while lane.sending.len() >= BROADCASTS_AT_ONCE
+                && let Some(answered) = lane.sending.join_next().await
+            {
+                self.received(lane, answered).await?;
+            }
+            let (chain, within) = (self.chain.clone(), self.options.answer_within);
+            lane.sending.spawn(broadcast(chain, lane.name.clone(), outgoing, within));
+            outgoing = later;
+        }
+        Ok(())
+    }
+
+    /// Waits until the outside has said to all broadcasts of a lane how it received them.
+    async fn hear_all(&self, lane: &mut Held) -> Result<(), StationError> {
+        while let Some(answered) = lane.sending.join_next().await {
+            self.received(lane, answered).await?;
+        }
+        Ok(())
+    }
+
+    /// Acts on how the outside received a broadcast.
+    async fn received(&self, lane: &mut Held, answered: Result<Answered, JoinError>) -> Result<(), StationError> {
+        let Answered { outgoing, receptions } =
+            answered.map_err(|error| StationError::Broken(format!("a broadcast ended: {error}")))?;
+        let mut broke = None;
+        for (one, reception) in outgoing.iter().zip(receptions) {
+            match reception {
+                Ok(Reception::Taken) => {}
+                Ok(Reception::TooCheap) => {
+                    if let Some(sent) = lane.memory.sent.get_mut(&one.nonce) {
+                        sent.at_price = UnixMs(0);
                     }
+                }
+                Ok(Reception::Rejected(why)) => self.rejected(lane, one, &why).await?,
+                Ok(Reception::Funds(why)) => broke = Some(why),
+                // Maybe sent: the next looks will tell.
+                Err(error) => {
+                    tracing::warn!(lane = %lane.name, nonce = one.nonce.0, %error, "sent without an answer");
                 }
             }
         }
@@ -342,18 +437,6 @@ impl Sender {
             Some(why) => self.pause(lane, &why).await,
             None => Ok(()),
         }
-    }
-
-    /// Hands stored bytes to the outside; answers one reception for each.
-    async fn broadcast(&self, lane: &LaneName, outgoing: &[Outgoing]) -> Vec<Result<Reception, Unreachable>> {
-        let attempts: Vec<SignedAttempt> = outgoing.iter().map(|one| one.attempt.clone()).collect();
-        let call = async { Ok::<_, Unreachable>(self.chain.broadcast(lane, &attempts).await) };
-        let (mut receptions, missing) = match self.ask(call).await {
-            Ok(receptions) => (receptions, Unreachable("no answer for this attempt".into())),
-            Err(late) => (Vec::new(), late),
-        };
-        receptions.resize(outgoing.len(), Err(missing));
-        receptions
     }
 
     /// Stored bytes will never be taken. If nothing else could carry their answers, the
@@ -420,15 +503,19 @@ impl Sender {
         self.send(lane, Outgoing::newest(parcel).into_iter().collect()).await
     }
 
-    /// Puts ready answers on the free slots of the lanes.
-    async fn assign_ready(&self, lanes: &mut [Held], mut rooms: Vec<Room>) -> Result<(), StationError> {
-        if self.options.order == SendOrder::Strict {
-            rooms.iter_mut().filter(|room| room.at > 0).for_each(|room| room.parcels = 0);
-        }
+    /// Puts ready answers on the free slots of the lanes, on all lanes at once.
+    async fn assign_ready(&self, lanes: &mut [Held]) -> Result<Left, StationError> {
+        // A strict order goes by the first lane; the others only have their gaps filled.
+        let strict = self.options.order == SendOrder::Strict;
+        let usable = |(at, lane): (usize, &Held)| match &lane.room {
+            Some(room) if strict && at > 0 => (0, room.gaps.len()),
+            Some(room) => (room.parcels, room.gaps.len()),
+            None => (0, 0),
+        };
         let per_parcel = self.options.parcel_max.clamp(1, PARCEL_MAX);
-        let free: usize = rooms.iter().map(|room| room.parcels + room.gaps.len()).sum();
+        let free: usize = lanes.iter().enumerate().map(usable).map(|(slots, gaps)| slots + gaps).sum();
         if free == 0 {
-            return Ok(());
+            return Ok(Left::Nothing);
         }
         let oldest_open = match self.options.order {
             SendOrder::Strict => self.oldest_open().await?,
@@ -437,19 +524,25 @@ impl Sender {
         let mut ready = self.ready((free * per_parcel).min(PAGE_MAX)).await?;
         ready.retain(|delivery| oldest_open.is_none_or(|open| delivery.seq < open));
         let mut rest = ready.as_slice();
-        for room in &mut rooms {
-            rest = self.fill_gaps(&mut lanes[room.at], room, rest, per_parcel).await?;
+        for lane in lanes.iter_mut() {
+            rest = self.fill_gaps(lane, rest, per_parcel).await?;
         }
-        rooms.retain(|room| room.parcels > 0);
+        let slots: Vec<usize> = lanes.iter().enumerate().map(usable).map(|(slots, _)| slots).collect();
+        let open = slots.iter().filter(|slots| **slots > 0).count().max(1);
         // Shared out evenly, so that one slow lane does not hold up what another could take.
-        let share = rest.len().div_ceil(rooms.len().max(1)).next_multiple_of(per_parcel).max(per_parcel);
-        for room in rooms {
-            let count = share.min(room.parcels.min(ASSIGN_MAX) * per_parcel).min(rest.len());
-            let (mine, others) = rest.split_at(count);
+        let share = rest.len().div_ceil(open).next_multiple_of(per_parcel).max(per_parcel);
+        let mut assigns = Vec::new();
+        for (lane, slots) in lanes.iter_mut().zip(slots) {
+            let (mine, others) = rest.split_at(share.min(slots * per_parcel).min(rest.len()));
             rest = others;
-            self.assign(&mut lanes[room.at], &room, mine, per_parcel).await?;
+            assigns.push(self.assign_all(lane, mine, per_parcel));
         }
-        Ok(())
+        let mut assigned = 0;
+        for stored in join_all(assigns).await {
+            assigned += stored?;
+        }
+        // Until nothing is ready, or nothing can be assigned.
+        Ok(if assigned > 0 { Left::Maybe } else { Left::Nothing })
     }
 
     /// Fills a lane's gaps, with ready answers as far as there are any and the order lets:
@@ -457,17 +550,18 @@ impl Sender {
     async fn fill_gaps<'a>(
         &self,
         lane: &mut Held,
-        room: &mut Room,
         ready: &'a [ReadyDelivery],
         per_parcel: usize,
     ) -> Result<&'a [ReadyDelivery], StationError> {
+        let Some(room) = &mut lane.room else { return Ok(ready) };
+        let (gaps, owner) = (std::mem::take(&mut room.gaps), room.token);
+        room.parcels = room.parcels.saturating_sub(gaps.len());
+        let carries = room.active && self.options.order == SendOrder::Spread;
         let mut rest = ready;
-        for nonce in std::mem::take(&mut room.gaps) {
-            let carries = room.active && self.options.order == SendOrder::Spread;
+        for nonce in gaps {
             let (mine, others) = rest.split_at(if carries { per_parcel.min(rest.len()) } else { 0 });
             rest = others;
-            self.fill(lane, room.token, nonce, mine).await?;
-            room.parcels = room.parcels.saturating_sub(1);
+            self.fill(lane, owner, nonce, mine).await?;
         }
         Ok(rest)
     }
@@ -575,46 +669,67 @@ impl Sender {
         (parcels, None)
     }
 
-    /// Signs, stores and only then sends these answers on a lane.
-    async fn assign(
+    /// Signs, stores and only then sends these answers on a lane, some at a time: those that
+    /// are stored are on their way while the next are signed. Answers how many parcels were
+    /// stored.
+    async fn assign_all(
         &self,
         lane: &mut Held,
-        room: &Room,
         ready: &[ReadyDelivery],
         per_parcel: usize,
-    ) -> Result<(), StationError> {
-        let (parcels, failed) = self.sign(&lane.name, room.next, ready, per_parcel).await;
+    ) -> Result<usize, StationError> {
+        let mut assigned = 0;
+        for some in ready.chunks(BROADCAST_MAX * per_parcel) {
+            let stored = self.assign(lane, some, per_parcel).await?;
+            assigned += stored;
+            let Some(room) = &mut lane.room else { break };
+            if stored < some.len().div_ceil(per_parcel) {
+                // Something is not as it was: the next look shows what.
+                lane.room = None;
+                break;
+            }
+            room.next = room.next.plus(stored as u64);
+            room.parcels = room.parcels.saturating_sub(stored);
+        }
+        Ok(assigned)
+    }
+
+    /// Signs, stores and only then sends these answers on a lane's next slots; answers how
+    /// many parcels were stored.
+    async fn assign(&self, lane: &mut Held, ready: &[ReadyDelivery], per_parcel: usize) -> Result<usize, StationError> {
+        let Some(&Room { next: first, token: owner, .. }) = lane.room.as_ref() else { return Ok(0) };
+        let (parcels, failed) = self.sign(&lane.name, first, ready, per_parcel).await;
         match failed {
             Some(Unsigned::Apart(_)) if parcels.is_empty() && ready.len() > 1 => {
-                return Box::pin(self.assign(lane, room, &ready[..1], 1)).await;
+                return Box::pin(self.assign(lane, &ready[..1], 1)).await;
             }
             // Those before them go first.
             Some(Unsigned::Apart(_)) | None => {}
             Some(error) => {
                 let unsigned = &ready[parcels.len() * per_parcel..];
-                self.signed(lane, room.token, unsigned, Err(error)).await?;
+                self.signed(lane, owner, unsigned, Err(error)).await?;
             }
         }
         if parcels.is_empty() {
-            return Ok(());
+            return Ok(0);
         }
-        let (first, owner) = (room.next, room.token);
         let assign = Assign { lane: lane.name.clone(), owner, first, parcels: parcels.clone() };
         let outcome = persist::apply_one(&*self.store, assign).await?;
         if !self.still_ours(lane, std::slice::from_ref(&outcome)) {
-            return Ok(());
+            return Ok(0);
         }
         let stored = match outcome {
             Outcome::Applied(Effect::Assigned(stored, _)) | Outcome::Duplicate(Effect::Assigned(stored, _)) => stored,
-            Outcome::Invalid(reason) => return self.never_assigned(lane, room, ready, &reason).await,
+            Outcome::Invalid(reason) => return self.never_assigned(lane, owner, ready, &reason).await,
             outcome => {
                 tracing::debug!(lane = %lane.name, ?outcome, "nothing was assigned");
-                return Ok(());
+                return Ok(0);
             }
         };
         let slots = (0..).map(|n| first.plus(n));
-        let stored = parcels.into_iter().take(stored).zip(slots);
-        self.send(lane, stored.map(|(parcel, nonce)| Outgoing::first(nonce, parcel.attempt)).collect()).await
+        let parcels = parcels.into_iter().take(stored).zip(slots);
+        self.send(lane, parcels.map(|(parcel, nonce)| Outgoing::first(nonce, parcel.attempt)).collect()).await?;
+        Ok(stored)
     }
 
     /// The store can never take the first parcel: its first delivery is tried alone, and
@@ -622,15 +737,15 @@ impl Sender {
     async fn never_assigned(
         &self,
         lane: &mut Held,
-        room: &Room,
+        owner: Token,
         ready: &[ReadyDelivery],
         reason: &Invalid,
-    ) -> Result<(), StationError> {
+    ) -> Result<usize, StationError> {
         tracing::error!(lane = %lane.name, %reason, "the store can never take a parcel");
         match ready {
-            [one] => self.reject(lane, room.token, one, never(reason)).await,
-            [first, ..] => Box::pin(self.assign(lane, room, std::slice::from_ref(first), 1)).await,
-            [] => Ok(()),
+            [one] => self.reject(lane, owner, one, never(reason)).await.map(|()| 0),
+            [first, ..] => Box::pin(self.assign(lane, std::slice::from_ref(first), 1)).await,
+            [] => Ok(0),
         }
     }
 
@@ -659,6 +774,31 @@ impl Sender {
             tracing::warn!("the seats of lanes were not given up: they run out by themselves");
         }
     }
+}
+
+/// The next broadcast that ends, and on which lane; never, if none is under way.
+async fn next_answered(lanes: &mut [Held]) -> (usize, Result<Answered, JoinError>) {
+    poll_fn(|cx| {
+        for (at, lane) in lanes.iter_mut().enumerate() {
+            if let Poll::Ready(Some(answered)) = lane.sending.poll_join_next(cx) {
+                return Poll::Ready((at, answered));
+            }
+        }
+        Poll::Pending
+    })
+    .await
+}
+
+/// Hands stored bytes to the outside, for as long as it may take.
+async fn broadcast(chain: Arc<dyn Chain>, lane: LaneName, outgoing: Vec<Outgoing>, within: Duration) -> Answered {
+    let attempts: Vec<SignedAttempt> = outgoing.iter().map(|one| one.attempt.clone()).collect();
+    let answer = tokio::time::timeout(within, chain.broadcast(&lane, &attempts)).await;
+    let (mut receptions, missing) = match answer {
+        Ok(receptions) => (receptions, "no answer for this attempt"),
+        Err(_elapsed) => (Vec::new(), "no answer in time"),
+    };
+    receptions.resize(outgoing.len(), Err(Unreachable(missing.into())));
+    Answered { outgoing, receptions }
 }
 
 fn ids(ready: &[ReadyDelivery]) -> Vec<RequestId> {
