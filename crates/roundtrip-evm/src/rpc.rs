@@ -9,12 +9,11 @@ use std::time::Duration;
 
 use alloy::primitives::{B256, Bloom, U64, U128};
 use alloy::rpc::client::RpcClient;
-use alloy::rpc::json_rpc::RpcSend;
+use alloy::rpc::json_rpc::{RpcRecv, RpcSend};
 use alloy::transports::{RpcError, TransportErrorKind};
 use futures_util::future::join_all;
 use roundtrip::words::{Height, Position, UnixMs};
 use serde::Deserialize;
-use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 /// Most calls in one HTTP request; more go out as several.
@@ -57,6 +56,8 @@ impl From<RpcError<TransportErrorKind>> for CallError {
                 let revert = payload.as_revert_data();
                 CallError::Refused { code: payload.code, message: payload.message.into_owned(), revert }
             }
+            // It quotes all of the answer otherwise.
+            RpcError::DeserError { err, .. } => CallError::NoAnswer(format!("an answer that cannot be read: {err}")),
             other => CallError::NoAnswer(without_secrets(&other.to_string())),
         }
     }
@@ -129,28 +130,22 @@ impl Rpc {
     }
 
     /// One call.
-    pub async fn call<P: RpcSend, R: DeserializeOwned>(&self, method: &'static str, params: P) -> Result<R, CallError> {
-        let answer: Value = self.client.request(method, params).await?;
-        read(answer)
+    pub async fn call<P: RpcSend, R: RpcRecv>(&self, method: &'static str, params: P) -> Result<R, CallError> {
+        Ok(self.client.request(method, params).await?)
     }
 
     /// Many calls of one method, answered in their order; each has its own result.
-    pub async fn calls<R: DeserializeOwned>(
-        &self,
-        method: &'static str,
-        params: &[Value],
-    ) -> Vec<Result<R, CallError>> {
+    pub async fn calls<P: RpcSend, R: RpcRecv>(&self, method: &'static str, params: &[P]) -> Vec<Result<R, CallError>> {
         let batches = params.chunks(BATCH_MAX).map(|params| self.batch(method, params));
         join_all(batches).await.into_iter().flatten().collect()
     }
 
-    async fn batch<R: DeserializeOwned>(&self, method: &'static str, params: &[Value]) -> Vec<Result<R, CallError>> {
+    async fn batch<P: RpcSend, R: RpcRecv>(&self, method: &'static str, params: &[P]) -> Vec<Result<R, CallError>> {
         if let [params] = params {
-            return vec![self.call(method, params).await];
+            return vec![self.call(method, params.clone()).await];
         }
         let mut batch = self.client.new_batch();
-        let waiters: Result<Vec<_>, _> =
-            params.iter().map(|params| batch.add_call::<_, Value>(method, params)).collect();
+        let waiters: Result<Vec<_>, _> = params.iter().map(|params| batch.add_call::<_, R>(method, params)).collect();
         let failed = |error: RpcError<TransportErrorKind>| {
             let error = CallError::from(error);
             params.iter().map(|_| Err(error.clone())).collect()
@@ -163,7 +158,7 @@ impl Rpc {
             return failed(error);
         }
         let answers = join_all(waiters).await;
-        answers.into_iter().map(|answer| answer.map_err(CallError::from).and_then(read)).collect()
+        answers.into_iter().map(|answer| answer.map_err(CallError::from)).collect()
     }
 
     /// The chain's number.
@@ -184,7 +179,7 @@ impl Rpc {
     /// The blocks of these heights, inclusive, as far as the node has them without a hole.
     pub async fn headers(&self, from: Height, to: Height) -> Result<Vec<Header>, CallError> {
         let params: Vec<Value> = (from.0..=to.0).map(|height| json!([U64::from(height), false])).collect();
-        let answers = self.calls::<Option<WireHeader>>("eth_getBlockByNumber", &params).await;
+        let answers = self.calls::<_, Option<WireHeader>>("eth_getBlockByNumber", &params).await;
         let mut headers = Vec::with_capacity(answers.len());
         for answer in answers {
             match answer? {
@@ -218,11 +213,6 @@ pub enum Finality {
     Finalized,
 }
 
-fn read<R: DeserializeOwned>(answer: Value) -> Result<R, CallError> {
-    serde_json::from_value(answer)
-        .map_err(|error| CallError::NoAnswer(format!("an answer that cannot be read: {error}")))
-}
-
 /// What is needed of a block's header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Header {
@@ -238,7 +228,7 @@ pub struct Header {
     pub base_fee: Option<u128>,
 }
 
-#[derive(Deserialize)]
+#[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct WireHeader {
     number: U64,

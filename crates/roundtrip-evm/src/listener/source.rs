@@ -118,7 +118,7 @@ impl EvmSource {
         let block = block.ok_or_else(|| CallError::NoAnswer("a block that was there is not".into()))?;
         let params: Vec<Value> = block.transactions.iter().map(|hash| json!([hash])).collect();
         let mut receipts = Vec::with_capacity(params.len());
-        for receipt in self.rpc.calls::<Option<WireReceipt>>("eth_getTransactionReceipt", &params).await {
+        for receipt in self.rpc.calls::<_, Option<WireReceipt>>("eth_getTransactionReceipt", &params).await {
             receipts.push(receipt?.ok_or_else(|| CallError::NoAnswer("a transaction without a receipt".into()))?);
         }
         Ok(receipts)
@@ -171,12 +171,12 @@ fn request(watch: &Watch, occurrence: OccurrenceId, log: &WireLog) -> Result<New
     })
 }
 
-#[derive(Deserialize)]
+#[derive(Debug, Deserialize)]
 struct WireBlock {
     transactions: Vec<B256>,
 }
 
-#[derive(Deserialize)]
+#[derive(Debug, Deserialize)]
 struct WireReceipt {
     logs: Vec<WireLog>,
 }

@@ -32,6 +32,14 @@ impl fmt::Debug for Call {
 pub trait Calls: Send + Sync + 'static {
     /// The call that carries these answers, or why the first of them never can be carried.
     fn call(&self, answers: &[ReadyDelivery]) -> Result<Call, String>;
+
+    /// The contracts whose logs show that a call had its effect; mostly those that are
+    /// called. One log is proof enough, since what fails leaves none; a call that leaves
+    /// none at all is looked into by its receipt, and so is every call if there are no
+    /// such contracts.
+    fn contracts(&self) -> Vec<Address> {
+        Vec::new()
+    }
 }
 
 impl<F: Fn(&[ReadyDelivery]) -> Result<Call, String> + Send + Sync + 'static> Calls for F {
@@ -120,6 +128,10 @@ impl Calls for ContractCall {
         let arguments = self.arguments(answers)?;
         let data = self.function.abi_encode_input(&arguments).map_err(|error| error.to_string())?;
         Ok(Call { to: self.to, data: data.into(), value: U256::ZERO })
+    }
+
+    fn contracts(&self) -> Vec<Address> {
+        vec![self.to]
     }
 }
 

@@ -15,6 +15,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::call::{Call, Calls};
+use super::effects::Effects;
 use super::fees::Fees;
 use super::heads::{Heads, View};
 use super::look::{Counts, Depths, Receipt, sighting};
@@ -76,17 +77,41 @@ pub struct EvmChain {
     signers: BTreeMap<LaneName, LaneSigner>,
     options: EvmChainOptions,
     heads: Heads,
+    effects: Effects,
     /// What a look found, so that the next need not ask again.
     known: Mutex<HashMap<LaneName, Known>>,
     /// What a builder wants, and at which head it was asked for.
-    tip: Mutex<Option<(Position, u128)>>,
+    tip: tokio::sync::Mutex<Option<(Position, u128)>>,
 }
 
 /// What is known of a lane; only worth something as long as its blocks stay where they are.
 #[derive(Default)]
 struct Known {
     counts: Option<(Position, Counts)>,
+    /// The slots that were used at the head before: by transactions of blocks that the view
+    /// has, even if a node answers for a head that moved meanwhile.
+    used_before: Option<Nonce>,
     receipts: HashMap<AttemptHash, Receipt>,
+}
+
+impl Known {
+    /// Keeps only what is of these parcels, and of blocks that are still where they were.
+    fn forget(&mut self, view: &View, parcels: &[ParcelView]) {
+        let attempts = parcels.iter().flat_map(|parcel| &parcel.attempts);
+        let under_way: HashSet<AttemptHash> = attempts.map(|attempt| attempt.hash).collect();
+        // A block that is too deep to know may have gone between two looks.
+        self.receipts.retain(|hash, receipt| under_way.contains(hash) && view.holds(receipt.at) == Some(true));
+    }
+
+    fn has(&self, parcel: &ParcelView) -> bool {
+        parcel.attempts.iter().any(|attempt| self.receipts.contains_key(&attempt.hash))
+    }
+
+    /// The attempts of parcels below this slot, where it is not known which of them was mined.
+    fn missing(&self, below: Nonce, parcels: &[ParcelView]) -> Vec<AttemptHash> {
+        let mined = parcels.iter().filter(|parcel| parcel.nonce < below && !self.has(parcel));
+        mined.flat_map(|parcel| &parcel.attempts).map(|attempt| attempt.hash).collect()
+    }
 }
 
 impl EvmChain {
@@ -99,8 +124,9 @@ impl EvmChain {
         options: EvmChainOptions,
     ) -> EvmChain {
         let heads = Heads::new(rpc.clone(), options.finality, options.head_fresh_for);
-        let (calls, known, tip) = (Arc::new(calls), Mutex::default(), Mutex::default());
-        EvmChain { rpc, chain_id, calls, signers, options, heads, known, tip }
+        let effects = Effects::new(rpc.clone(), calls.contracts());
+        let (calls, known, tip) = (Arc::new(calls), Mutex::default(), tokio::sync::Mutex::default());
+        EvmChain { rpc, chain_id, calls, signers, options, heads, effects, known, tip }
     }
 
     fn signer(&self, lane: &LaneName) -> Result<&LaneSigner, Unreachable> {
@@ -116,11 +142,29 @@ impl EvmChain {
         let account = self.signer(lane)?.address();
         let view = self.heads.view().await?;
         let mut counts = self.counts(lane, account, &view).await?;
-        let found = self.receipts(lane, &view, counts, parcels).await?;
-        for parcel in parcels.iter().filter(|parcel| parcel.nonce < counts.settled) {
-            if parcel.attempts.iter().any(|attempt| found.contains_key(&attempt.hash)) {
-                continue;
-            }
+        let mined = self.known(lane, |known| {
+            known.forget(&view, parcels);
+            known.missing(counts.latest, parcels)
+        });
+        let shown = self.effects.of(&view, &mined).await;
+        let silent = self.known(lane, |known| {
+            let below = match shown {
+                Some(shown) => {
+                    let done = |(hash, at)| (hash, Receipt { at, judgement: Judgement::Done });
+                    known.receipts.extend(shown.into_iter().map(done));
+                    known.used_before.unwrap_or(counts.latest).max(counts.settled)
+                }
+                None => counts.latest,
+            };
+            known.missing(below, parcels)
+        });
+        let found = self.receipts(&view, silent).await?;
+        let unproven = self.known(lane, |known| {
+            known.receipts.extend(found);
+            let below = parcels.iter().filter(|parcel| parcel.nonce < counts.settled);
+            below.filter(|parcel| !known.has(parcel)).collect::<Vec<_>>()
+        });
+        for parcel in unproven {
             if let Err(error) = self.prove_foreign(account, &view, parcel).await {
                 // What cannot be proven is not settled, nor what is above it; the lane goes on.
                 tracing::warn!(%lane, nonce = parcel.nonce.0, %error, "who used a slot is not known yet");
@@ -133,7 +177,7 @@ impl EvmChain {
             final_height: view.final_height,
             confirmations: self.options.confirmations,
         };
-        Ok(sighting(view.head.at, &depths, counts, parcels, &found))
+        Ok(self.known(lane, |known| sighting(view.head.at, &depths, counts, parcels, &known.receipts)))
     }
 
     /// The account's counts at one head do not change; only what is pending may be out of date.
@@ -146,46 +190,41 @@ impl EvmChain {
             [json!({"blockHash": B256::from(head.hash)}), json!(U64::from(view.final_height.0)), json!("pending")];
         let params = blocks.map(|block| json!([account, block]));
         let mut counted = Vec::with_capacity(params.len());
-        for count in self.rpc.calls::<U64>("eth_getTransactionCount", &params).await {
+        for count in self.rpc.calls::<_, U64>("eth_getTransactionCount", &params).await {
             counted.push(Nonce(count?.to()));
         }
         let [latest, settled, pending] = counted[..] else {
             return Err(CallError::NoAnswer("too few answers".into()));
         };
         let counts = Counts { pending, latest, settled };
-        self.known(lane, |known| known.counts = Some((head, counts)));
+        self.known(lane, |known| {
+            known.used_before = known.counts.map(|(_, before)| before.latest);
+            known.counts = Some((head, counts));
+        });
         Ok(counts)
     }
 
-    /// The receipts of what is mined of these parcels: those that are known and still hold, and new ones.
+    /// The receipts of these transactions, as far as they are mined.
     async fn receipts(
         &self,
-        lane: &LaneName,
         view: &View,
-        counts: Counts,
-        parcels: &[ParcelView],
+        transactions: Vec<AttemptHash>,
     ) -> Result<HashMap<AttemptHash, Receipt>, CallError> {
-        let hashes = |parcel: &ParcelView| parcel.attempts.iter().map(|attempt| attempt.hash).collect::<Vec<_>>();
-        let under_way: HashSet<AttemptHash> = parcels.iter().flat_map(hashes).collect();
-        let mut found = self.known(lane, |known| {
-            // A block that is too deep to know may have gone between two looks.
-            known.receipts.retain(|hash, receipt| under_way.contains(hash) && view.holds(receipt.at) == Some(true));
-            known.receipts.clone()
-        });
-        let mined = parcels.iter().filter(|parcel| parcel.nonce < counts.latest);
-        let missing = mined.map(hashes).filter(|hashes| !hashes.iter().any(|hash| found.contains_key(hash)));
-        let missing: Vec<AttemptHash> = missing.flatten().collect();
-        let params: Vec<Value> = missing.iter().map(|hash| json!([B256::from(hash.0)])).collect();
-        let answers = self.rpc.calls::<Option<WireReceipt>>("eth_getTransactionReceipt", &params).await;
-        for (hash, answer) in missing.into_iter().zip(answers) {
+        let mut found = HashMap::new();
+        let params: Vec<_> = transactions.iter().map(|hash| [B256::from(hash.0)]).collect();
+        let answers = self.rpc.calls::<_, Option<WireReceipt>>("eth_getTransactionReceipt", &params).await;
+        for (hash, answer) in transactions.into_iter().zip(answers) {
             let Some(wire) = answer? else { continue };
             let receipt = self.judged(wire).await?;
+            if receipt.at.height > view.head.at.height {
+                // The chain has moved on since; the next look sees that block.
+                continue;
+            }
             if view.holds(receipt.at) == Some(false) {
                 return Err(CallError::NoAnswer("a receipt of a block that is not part of this chain".into()));
             }
             found.insert(hash, receipt);
         }
-        self.known(lane, |known| known.receipts.clone_from(&found));
         Ok(found)
     }
 
@@ -268,18 +307,23 @@ impl EvmChain {
                 (self.nothing(signer.address(), nonce, attempts, &view, now).await?, AttemptKind::Cancel)
             }
         };
-        draft.sign(&**signer, kind).await.map_err(|error| Unreachable(format!("the signer of {lane}: {error}")).into())
+        // A task of its own, so that slots that are signed at once share all processors.
+        let signer = signer.clone();
+        let signing = tokio::spawn(async move { draft.sign(&*signer, kind).await });
+        let refused = |error: &dyn std::fmt::Display| Unreachable(format!("the signer of {lane}: {error}"));
+        Ok(signing.await.map_err(|error| refused(&error))?.map_err(|error| refused(&error))?)
     }
 
     /// What is right to pay by now.
     async fn fees(&self, view: &View) -> Result<Fees, CallError> {
-        let remembered = || *self.tip.lock().unwrap_or_else(PoisonError::into_inner);
-        let tip = match remembered().filter(|(at, _)| *at == view.head.at) {
+        // Held over the call, so that slots that are signed at once share it.
+        let mut remembered = self.tip.lock().await;
+        let tip = match remembered.filter(|(at, _)| *at == view.head.at) {
             Some((_, tip)) => tip,
             None => {
                 let method = if view.head.base_fee.is_some() { "eth_maxPriorityFeePerGas" } else { "eth_gasPrice" };
                 let tip = self.rpc.call::<_, U128>(method, ()).await?.to::<u128>().max(self.options.tip_min);
-                *self.tip.lock().unwrap_or_else(PoisonError::into_inner) = Some((view.head.at, tip));
+                *remembered = Some((view.head.at, tip));
                 tip
             }
         };
@@ -364,9 +408,8 @@ impl EvmChain {
     }
 
     async fn sent(&self, attempts: &[SignedAttempt]) -> Vec<Result<Reception, Unreachable>> {
-        let raw = |attempt: &SignedAttempt| json!([Bytes::from(attempt.bytes.clone())]);
-        let params: Vec<Value> = attempts.iter().map(raw).collect();
-        self.rpc.calls::<B256>("eth_sendRawTransaction", &params).await.into_iter().map(reception).collect()
+        let params: Vec<_> = attempts.iter().map(|attempt| [Bytes::from(attempt.bytes.clone())]).collect();
+        self.rpc.calls::<_, B256>("eth_sendRawTransaction", &params).await.into_iter().map(reception).collect()
     }
 }
 
@@ -388,7 +431,7 @@ impl From<CallError> for Unreachable {
     }
 }
 
-#[derive(Deserialize)]
+#[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct WireReceipt {
     transaction_hash: B256,
@@ -397,12 +440,12 @@ struct WireReceipt {
     status: U64,
 }
 
-#[derive(Deserialize)]
+#[derive(Debug, Deserialize)]
 struct WireBlock {
     transactions: Vec<WireTransaction>,
 }
 
-#[derive(Deserialize)]
+#[derive(Debug, Deserialize)]
 struct WireTransaction {
     hash: B256,
     from: Address,

@@ -13,6 +13,8 @@ use crate::rpc::{CallError, Finality, Header, Rpc};
 
 /// How many blocks are remembered at most, however far finality is behind.
 const WINDOW_MAX: u64 = 1024;
+/// How many are remembered as long as they come, however close finality is.
+const WINDOW_MIN: u64 = 32;
 
 /// A chain at one moment.
 #[derive(Clone, Debug)]
@@ -31,6 +33,11 @@ impl View {
         (at.height >= *lowest).then(|| self.hashes.get(&at.height) == Some(&at.hash))
     }
 
+    /// The newest blocks, from the head down.
+    pub(super) fn newest(&self, count: usize) -> impl Iterator<Item = Position> {
+        self.hashes.iter().rev().take(count).map(|(&height, &hash)| Position { height, hash })
+    }
+
     /// The view after newer blocks, if they go on from its head. It goes down to what was
     /// final before, so that what became final since is still known to have stayed.
     fn extended(&self, newer: &[Header], final_height: Height) -> Option<View> {
@@ -42,7 +49,8 @@ impl View {
             tip = header.at.hash;
         }
         let head = newer.last()?.clone();
-        let lowest = lowest(&head, self.final_height.min(final_height));
+        let kept = Height(head.at.height.0.saturating_sub(WINDOW_MIN));
+        let lowest = lowest(&head, self.final_height.min(final_height).min(kept));
         let mut hashes = self.hashes.clone();
         hashes.extend(newer.iter().map(|header| (header.at.height, header.at.hash)));
         let hashes = hashes.split_off(&lowest);
@@ -102,7 +110,10 @@ impl Heads {
         {
             return Ok(before.clone());
         }
-        let final_height = self.rpc.finalized(&head, self.finality).await?.at.height;
+        let final_height = match self.finality {
+            Finality::Depth(depth) => Height(head.at.height.0.saturating_sub(depth)),
+            Finality::Safe | Finality::Finalized => self.rpc.finalized(&head, self.finality).await?.at.height,
+        };
         let gone = || CallError::NoAnswer("the chain moved while it was looked at".into());
         if let Some(before) = before
             && let Some(newer) = self.newer(before, &head).await?
@@ -171,8 +182,12 @@ mod tests {
         let next = view.extended(&[header(6, 0, 0), header(7, 0, 0)], Height(5)).unwrap();
         assert_eq!((next.head.at, next.holds(at(6, 0))), (at(7, 0), Some(true)));
         assert_eq!(next.holds(at(4, 0)), Some(true), "it became final since");
-        let later = next.extended(&[header(8, 0, 0)], Height(6)).unwrap();
-        assert_eq!((later.holds(at(5, 0)), later.holds(at(4, 0))), (Some(true), None), "it was final before");
+        let many: Vec<Header> = (8..100).map(|height| header(height, 0, 0)).collect();
+        let (far, last) = many.split_at(91);
+        let later = next.extended(far, Height(98)).and_then(|view| view.extended(last, Height(98))).unwrap();
+        assert_eq!((later.holds(at(67, 0)), later.holds(at(66, 0))), (Some(true), None), "as far as is remembered");
+        let slow = view.extended(&[&[header(6, 0, 0), header(7, 0, 0)], far].concat(), Height(5)).unwrap();
+        assert_eq!((slow.holds(at(5, 0)), slow.holds(at(4, 0))), (Some(true), Some(true)), "not yet final");
         assert!(view.extended(&[header(6, 0, 1)], Height(3)).is_none(), "from another block");
         assert!(view.extended(&[header(6, 0, 0), header(7, 0, 1)], Height(3)).is_none(), "with a break");
     }

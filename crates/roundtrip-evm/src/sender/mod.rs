@@ -1,7 +1,7 @@
 //! Sending: answers go out as transactions, a lane per account.
 //!
 //! ```text
-//!   look:       head ──▶ counts at it, and at final depth ──▶ receipts below ──▶ sighting
+//!   look:       head ──▶ counts at it, and at final depth ──▶ logs, receipts below ──▶ sighting
 //!   sign:       call ──▶ gas ──▶ fees ──▶ signed bytes            (stored by the engine)
 //!   broadcast:  bytes ──▶ node ──▶ what its words mean
 //! ```
@@ -14,6 +14,7 @@
 
 mod call;
 mod chain;
+mod effects;
 mod fees;
 mod heads;
 mod look;
