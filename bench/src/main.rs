@@ -5,6 +5,7 @@
 //! `--quick` takes fewer rounds, `--only=NAME` one part, `--soak` the large store instead.
 
 mod backlog;
+mod evm;
 mod floor;
 mod lifecycle;
 mod report;
@@ -58,6 +59,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     if wanted("stations") {
         stations::beside_bare(&mut report, scale)?;
+    }
+    if wanted("evm") {
+        evm::beside_bare_loop(&mut report, scale).map_err(|error| error as Box<dyn std::error::Error>)?;
     }
     if only.is_none() {
         report.write("bench/results/latest.json")?;

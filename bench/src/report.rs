@@ -61,7 +61,12 @@ pub(crate) fn median(mut values: Vec<f64>) -> f64 {
 
 /// Processor time that this process has used, in seconds.
 pub(crate) fn cpu_seconds() -> f64 {
-    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    cpu_seconds_of(std::process::id())
+}
+
+/// Processor time that a process has used, in seconds.
+pub(crate) fn cpu_seconds_of(process: u32) -> f64 {
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
     let after_name = stat.rsplit(')').next().unwrap_or_default();
     let ticks = |at: usize| after_name.split_whitespace().nth(at).and_then(|t| t.parse::<f64>().ok()).unwrap_or(0.0);
     (ticks(11) + ticks(12)) / 100.0
