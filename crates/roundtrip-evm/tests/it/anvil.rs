@@ -3,14 +3,14 @@
 //! process, its store is a file, and blocks are made by the test.
 
 use alloy::consensus::Transaction;
-use alloy::primitives::{B256, Bytes, U64};
+use alloy::primitives::{B256, Bytes, U64, keccak256};
 use roundtrip::inbox::Standing;
-use roundtrip::sender::chain::{Cargo, Chain, Depth};
-use roundtrip::sender::{AttemptKind, ParcelStage};
+use roundtrip::sender::chain::{Cargo, Chain, Depth, Mined};
+use roundtrip::sender::{AttemptKind, ParcelStage, SignedAttempt};
 use roundtrip::store::StoreExt;
-use roundtrip::store::op::{AfterCancel, LaneOrder, Order};
-use roundtrip::store::query::{ParcelView, Phase};
-use roundtrip::words::{LaneName, Nonce};
+use roundtrip::store::op::{AfterCancel, Judgement, LaneOrder, Order};
+use roundtrip::store::query::{ParcelView, Phase, ReadyDelivery};
+use roundtrip::words::{LaneName, Nonce, Payload, RequestId, RouteName, Seq, Token};
 use roundtrip_evm::testkit::account::{Call, Fees, dev_signers, head};
 use roundtrip_evm::testkit::submitter::{Submitter, SubmitterOptions};
 
@@ -192,14 +192,7 @@ async fn a_look_after_a_long_while_finds_what_is_there_and_not_what_was() {
     let lane = LaneName::new("lane-0").unwrap();
     let first = chain.sign(&lane, Nonce(0), Cargo::Nothing(&[])).await.unwrap();
     let second = chain.sign(&lane, Nonce(0), Cargo::Nothing(std::slice::from_ref(&first))).await.unwrap();
-    let parcel = ParcelView {
-        nonce: Nonce(0),
-        deliveries: Vec::new(),
-        attempts: vec![first.clone(), second.clone()],
-        stage: ParcelStage::Assigned,
-        block: None,
-        cancel: None,
-    };
+    let parcel = on_slot(0, vec![first.clone(), second.clone()]);
     let parcels = std::slice::from_ref(&parcel);
     let mined = async |depth| {
         let mined = chain.look(&lane, parcels).await.unwrap().mined;
@@ -214,4 +207,63 @@ async fn a_look_after_a_long_while_finds_what_is_there_and_not_what_was() {
     chain.broadcast(&lane, std::slice::from_ref(&second)).await;
     world.node.mine(1 + 2 * FINAL_DEPTH).await.unwrap();
     assert_eq!(world.until("one is final", async || mined(Depth::Final).await).await, second.hash);
+}
+
+#[tokio::test]
+async fn effects_are_told_by_logs_and_what_left_none_by_its_receipt() {
+    let world = World::on_anvil(1).await;
+    let payloads = payloads(5);
+    world.ask_all(&payloads).await;
+    let chain = world.deployment(STEADY).chain().unwrap();
+    let lane = LaneName::new("lane-0").unwrap();
+    // The last one answers what nobody asked, and fails.
+    let mut parcels = Vec::new();
+    for (n, payload) in (0..).zip(payloads.iter().chain([&Bytes::new()])) {
+        let answer = answer_to_request(n, payload);
+        let attempt = chain.sign(&lane, Nonce(n), Cargo::Deliveries(&[answer])).await.unwrap();
+        parcels.push(on_slot(n, vec![attempt]));
+    }
+    let failed = |seen: &[Mined]| seen.iter().filter(|mined| matches!(mined.judgement, Judgement::Failed(_))).count();
+    let look = async || chain.look(&lane, &parcels).await.unwrap();
+    assert_eq!(look().await.latest, Nonce(0));
+
+    let attempts: Vec<SignedAttempt> = parcels.iter().flat_map(|parcel| parcel.attempts.clone()).collect();
+    chain.broadcast(&lane, &attempts).await;
+    world.node.mine(1).await.unwrap();
+    let all_mined = async || Some(look().await).filter(|seen| seen.latest == Nonce(6)).map(|seen| seen.mined);
+    let mined = world.until("all are mined", all_mined).await;
+    assert_eq!((mined.len(), failed(&mined)), (5, 0), "the silent one may be in a block that is newer than the head");
+
+    world.node.mine(1).await.unwrap();
+    let all_judged = async || all_mined().await.filter(|mined| mined.len() == 6);
+    let mined = world.until("all are judged", all_judged).await;
+    assert_eq!(failed(&mined), 1);
+    let Judgement::Failed(why) = &mined[5].judgement else { panic!("{:?}", mined[5]) };
+    assert!(why.text.contains("had no effect"), "{why:?}");
+}
+
+/// An answer that is ready for the contract's request of this number.
+fn answer_to_request(n: u64, payload: &Bytes) -> ReadyDelivery {
+    let content = keccak256(payload);
+    ReadyDelivery {
+        id: RequestId(content.0),
+        seq: Seq(n),
+        route: RouteName::new("board").unwrap(),
+        generation: 0,
+        revision: 0,
+        answer: Token { epoch: 1, count: n },
+        response: Payload::json(format!(r#"{{"id":"{n}","content":"{content}","answer":"0x01"}}"#)),
+        failure: false,
+    }
+}
+
+fn on_slot(nonce: u64, attempts: Vec<SignedAttempt>) -> ParcelView {
+    ParcelView {
+        nonce: Nonce(nonce),
+        deliveries: Vec::new(),
+        attempts,
+        stage: ParcelStage::Assigned,
+        block: None,
+        cancel: None,
+    }
 }
