@@ -62,7 +62,7 @@ const WINDOW: u32 = 4096;
 /// Transactions in one call of the bare loop, as many as in one of ours.
 const BATCH: usize = 100;
 /// Calls of one account under way in the bare loop, as many as a lane of ours has.
-const BATCHES_AT_ONCE: usize = 3;
+const BATCHES_AT_ONCE: usize = 4;
 /// How many requests are admitted, leased and answered at a time.
 const HANDFUL: usize = 1000;
 /// No run takes this long.
