@@ -59,6 +59,18 @@ impl When {
         }
     }
 
+    /// The eight bytes, as a server keeps them: times are positive, heights negative, and
+    /// both in order.
+    #[cfg(feature = "postgres")]
+    pub(crate) fn to_bits(self) -> i64 {
+        self.0.cast_signed()
+    }
+
+    #[cfg(feature = "postgres")]
+    pub(crate) fn from_bits(bits: i64) -> When {
+        When(bits.cast_unsigned())
+    }
+
     /// Where it stands among deadlines: times first, then heights, then what never comes.
     pub(crate) fn rank(self) -> UnixMs {
         if self == When::NEVER { UnixMs::NEVER } else { UnixMs(self.0) }

@@ -180,7 +180,7 @@ pub(crate) enum State {
 }
 
 /// A live request, less its payload and response, which only the disk keeps.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(crate) struct Request {
     pub(crate) seq: Seq,
     pub(crate) id: RequestId,
@@ -205,11 +205,12 @@ pub(crate) struct Request {
     /// Whether another live request has its id, whose end it waits for.
     pub(crate) behind: bool,
     /// What the disk holds of it.
+    #[serde(skip)]
     pub(crate) rows: RowFlags,
 }
 
 /// What the disk holds of a request, and whether it is behind.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct RowFlags {
     /// A row of its changeable part is on disk.
     pub(crate) has_mark: bool,

@@ -233,6 +233,11 @@ pub(crate) trait Disk {
     fn wants_tidying(&self) -> bool {
         false
     }
+    /// Forgets up to `limit` cold receipts whose time is over, if the disk can name them;
+    /// answers how many.
+    fn forget_cold(&mut self, _limit: usize) -> usize {
+        0
+    }
     /// Does a bounded part of forgetting the cold receipts that `keep` does not want.
     fn tidy_cold(&mut self, now: UnixMs, keep: &dyn Fn(&ColdReceipt) -> bool);
     /// Appends the commit's entries, and the numbers that it used up.

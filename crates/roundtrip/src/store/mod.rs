@@ -17,6 +17,8 @@ mod machine;
 mod memory;
 pub mod op;
 pub mod policy;
+#[cfg(feature = "postgres")]
+mod postgres;
 pub mod query;
 #[cfg(feature = "sqlite")]
 mod sqlite;
@@ -31,6 +33,8 @@ use tokio::sync::Notify;
 
 pub use batched::{BatchLimits, Batched};
 pub use memory::MemoryStore;
+#[cfg(feature = "postgres")]
+pub use postgres::PostgresStore;
 #[cfg(feature = "sqlite")]
 pub use sqlite::{Glimpse, SqliteReader, SqliteStore};
 
@@ -324,7 +328,9 @@ pub enum StoreError {
         reason: String,
     },
     /// The URL names no store.
-    #[error("{url:?} names no store: use memory: or sqlite:PATH, such as sqlite:roundtrip.db")]
+    #[error(
+        "{url:?} names no store: use memory:, sqlite:PATH, such as sqlite:roundtrip.db, or postgres://HOST/DATABASE"
+    )]
     BadUrl {
         /// The URL.
         url: String,
@@ -365,7 +371,9 @@ pub(crate) fn check_batch(batch: &[Op]) -> Result<usize, StoreError> {
 /// Opens the store that a URL names, with natural batching in front of it. Needs a
 /// tokio runtime.
 ///
-/// `memory:` keeps everything in memory; `sqlite:PATH` keeps it in a file.
+/// `memory:` keeps everything in memory; `sqlite:PATH` keeps it in a file;
+/// `postgres://HOST/DATABASE` keeps it on a server that many processes share, which the
+/// first call connects to.
 pub fn open(url: &str, options: Options) -> Result<Arc<dyn Store>, StoreError> {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
     match url.split_once(':') {
@@ -375,6 +383,8 @@ pub fn open(url: &str, options: Options) -> Result<Arc<dyn Store>, StoreError> {
             let path = path.strip_prefix("//").unwrap_or(path);
             Ok(Arc::new(SqliteStore::open(path, clock, options)?))
         }
+        #[cfg(feature = "postgres")]
+        Some(("postgres" | "postgresql", _)) => Ok(Arc::new(Batched::new(PostgresStore::new(url, options)?))),
         _ => Err(StoreError::BadUrl { url: url.to_owned() }),
     }
 }

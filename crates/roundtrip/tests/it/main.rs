@@ -12,6 +12,8 @@ mod follow;
 mod keeping;
 mod killed;
 mod memory;
+#[cfg(feature = "postgres")]
+mod postgres;
 mod random;
 mod sender;
 mod simulation;

@@ -165,7 +165,7 @@ impl Route {
     }
 }
 
-fn rank(order: QueueOrder, request: &Request) -> u64 {
+pub(super) fn rank(order: QueueOrder, request: &Request) -> u64 {
     order.rank(&request.id, request.priority, request.deadline.rank())
 }
 

@@ -19,6 +19,8 @@ mod explore;
 mod gather;
 mod line;
 mod load;
+#[cfg(feature = "postgres")]
+mod loan;
 mod pace;
 mod publish;
 mod read;
@@ -32,9 +34,20 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use line::{Lines, Ranked};
 pub(crate) use load::next_epoch;
+#[cfg(feature = "postgres")]
+pub(crate) use loan::{Loan, Place};
+#[cfg(feature = "postgres")]
+pub(crate) use pace::Pace;
+#[cfg(not(feature = "postgres"))]
 use pace::Pace;
+#[cfg(feature = "postgres")]
+pub(crate) use read::{LOOK_MAX, TIMELINE_MAX};
 use receipts::HotReceipts;
+#[cfg(feature = "postgres")]
+pub(crate) use receipts::cold_keys;
 use slots::Slots;
+#[cfg(feature = "postgres")]
+pub(crate) use work::random_place;
 
 use crate::groups::GroupState;
 use crate::inbox::{Clocks, End, LeaseMark, OriginNo, Receipt, Request, RouteNo, State, StateKind, When};
@@ -52,7 +65,7 @@ use crate::words::{
 };
 
 /// How many requests one batch queues because their moment has come; the next goes on.
-const PROMOTE_MAX: usize = 4096;
+pub(crate) const PROMOTE_MAX: usize = 4096;
 /// Most routes, lanes or origins.
 const NAMES_MAX: usize = u16::MAX as usize;
 
@@ -74,16 +87,19 @@ struct Route {
     ranked: Ranked,
     lines: Lines,
     pace: Pace,
+    /// How many live requests it has besides those that are here: none, unless this
+    /// machine is on loan.
+    elsewhere: u64,
 }
 
 impl Route {
     fn new(name: RouteName, policy: RoutePolicy, paused: bool) -> Route {
         let (lists, ranked, lines, pace) = Default::default();
-        Route { name, policy, paused, lists, ranked, lines, pace }
+        Route { name, policy, paused, lists, ranked, lines, pace, elsewhere: 0 }
     }
 
     fn live(&self) -> u64 {
-        self.lists.iter().map(|list| list.len() as u64).sum()
+        self.elsewhere + self.lists.iter().map(|list| list.len() as u64).sum::<u64>()
     }
 }
 
@@ -147,6 +163,8 @@ pub(crate) struct Machine {
     options: Options,
     epoch: u64,
     tokens: u64,
+    /// The newest epoch of all processes that share the store, if it is shared.
+    newest_epoch: Option<u64>,
     high: HighWater,
     requests: Slots,
     routes: Vec<Route>,
@@ -197,6 +215,7 @@ impl Machine {
             options,
             epoch,
             tokens: 0,
+            newest_epoch: None,
             high,
             requests: Slots::default(),
             routes: Vec::new(),

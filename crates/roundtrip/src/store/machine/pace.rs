@@ -7,6 +7,8 @@
 
 use std::collections::VecDeque;
 
+use serde::{Deserialize, Serialize};
+
 use crate::store::policy::Rate;
 use crate::words::UnixMs;
 
@@ -14,8 +16,8 @@ use crate::words::UnixMs;
 const TICKS: u64 = 256;
 
 /// Hand-outs by tick, oldest first.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Pace {
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Pace {
     given: VecDeque<(u64, u32)>,
     total: u32,
 }

@@ -18,9 +18,9 @@ use crate::store::query::{
 use crate::words::{Destination, GroupKey, Nonce, PAGE_MAX, Place, REPLY_BYTES_MAX, RequestId, Seq};
 
 /// How many records one page of a list looks at.
-const LOOK_MAX: usize = 20_000;
+pub(crate) const LOOK_MAX: usize = 20_000;
 /// How many entries one timeline shows.
-const TIMELINE_MAX: usize = 1000;
+pub(crate) const TIMELINE_MAX: usize = 1000;
 
 impl Machine {
     /// Answers a read at this time.

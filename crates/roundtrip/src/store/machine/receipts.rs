@@ -135,7 +135,8 @@ fn cold_note(note: &OccurrenceNote) -> ColdReceipt {
     ColdReceipt::Seen { id: note.id, end: note.end, origin: note.origin, kept_until: note.kept_until }
 }
 
-fn cold_keys(row: &ReceiptRow) -> Vec<(ColdKey, ColdReceipt)> {
+/// What a receipt is found by, and what each of these leads to.
+pub(crate) fn cold_keys(row: &ReceiptRow) -> Vec<(ColdKey, ColdReceipt)> {
     match row {
         ReceiptRow::Ended(receipt) => {
             let seen = receipt.occurrences.iter();
@@ -214,6 +215,7 @@ impl Machine {
         if forgotten > 0 {
             disk.delete_receipts_below(self.receipts.base);
         }
+        forgotten += disk.forget_cold(limit - forgotten);
         self.tidy_receipts(disk);
         forgotten
     }

@@ -20,7 +20,8 @@ use crate::words::{
 
 impl Machine {
     /// Gives a free seat to whoever asks, and more time to whoever has it. A seat from before
-    /// this start is free: whoever held it was part of the process that owned this store.
+    /// this start is free, unless the store is shared: whoever held it was part of the process
+    /// that owned this store.
     pub(super) fn lead<D: Disk>(&mut self, disk: &mut D, op: Lead) -> Result<Outcome, Outcome> {
         if let Seat::Destination(destination) = &op.seat {
             self.check_no_lanes(destination)?;
@@ -28,7 +29,7 @@ impl Machine {
         let until = self.now.plus(op.ttl_ms.min(HOLD_MS_MAX));
         let tenure = match self.seats.get(&op.seat) {
             Some(held) if held.holder == op.holder => Tenure { until, ..held.clone() },
-            Some(held) if held.until > self.now && held.token.epoch == self.epoch => {
+            Some(held) if held.until > self.now && self.may_be_alive(held.token) => {
                 let (holder, until) = (Some(held.holder.clone()), held.until);
                 return Err(Outcome::Stale(Stale::Seat { holder, until }));
             }
@@ -40,9 +41,13 @@ impl Machine {
         Ok(Outcome::Applied(effect))
     }
 
+    fn may_be_alive(&self, holder: Token) -> bool {
+        self.newest_epoch.is_some() || holder.epoch == self.epoch
+    }
+
     /// A token holds as long as nobody has taken the seat since, even past its time.
     pub(super) fn check_seat(&mut self, seat: &Seat, token: Token) -> Result<(), Outcome> {
-        if token.epoch > self.epoch {
+        if token.epoch > self.newest_epoch.unwrap_or(self.epoch) {
             return Err(self.stop_lanes());
         }
         match self.seats.get(seat) {

@@ -15,6 +15,12 @@ use crate::words::{ErrorNote, HOLD_MS_MAX, LEASE_MAX, Payload, REPLY_BYTES_MAX, 
 /// How many expired requests one lease passes over.
 const PASS_OVER_MAX: usize = 1024;
 
+/// From where on a lease in random order hands out. Multiples of this number leave no
+/// large part of the circle out for long.
+pub(crate) fn random_place(epoch: u64, tokens: u64) -> u64 {
+    epoch.wrapping_add(tokens).wrapping_mul(0x9E37_79B9_7F4A_7C15)
+}
+
 impl Machine {
     pub(super) fn lease<D: Disk>(&mut self, disk: &mut D, op: Lease) -> Result<Outcome, Outcome> {
         let no = self.route_no(&op.route)?;
@@ -83,8 +89,7 @@ impl Machine {
                 self.in_time(ranked.range(first..).map(|(_, slot)| slot), max)
             }
             QueueOrder::Random => {
-                // Multiples of this number leave no large part of the circle out for long.
-                let place = self.epoch.wrapping_add(self.tokens).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+                let place = random_place(self.epoch, self.tokens);
                 let around = ranked.range((place, Seq(0))..).chain(ranked.range(..(place, Seq(0))));
                 self.in_time(around.map(|(_, slot)| slot), max)
             }

@@ -1,0 +1,364 @@
+//! The Postgres store: the same state machine, on loan, for many processes at once.
+//!
+//! ```text
+//!   BEGIN, lock numbers, fixtures ──▶ fetch what the batch needs ──▶ Machine::borrow
+//!                                                                        │ tick, apply
+//!   answer ◀── COMMIT ◀── one statement for each kind of row ◀── what changed
+//! ```
+//!
+//! No process holds the state. Each batch fetches just the rows that it may touch
+//! ([`needs`]), does its operations by the functions that the memory and SQLite stores use,
+//! and writes what they changed. Ticks of all processes follow each other, by the lock on the
+//! one row of `numbers`: the journal is in the order of commits, and nothing that a tick has
+//! fetched can change under it. What a process gains by more processes is not commits but
+//! batches: while one tick is under way, the others' calls gather for theirs.
+//!
+//! Failure modes: a process that dies in a tick has done nothing. One that goes silent in a
+//! tick holds all others up until the server ends its transaction, seconds later. A
+//! connection that breaks during a commit leaves the outcome unknown, and the batch is to be
+//! replayed. Time is the server's.
+
+mod fetch;
+mod migrate;
+mod needs;
+mod read;
+mod tray;
+mod wire;
+mod write;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use tokio::sync::{Mutex, OnceCell, Semaphore};
+use tokio_postgres::{Config, Row};
+
+use fetch::{Fetched, Sight, timer};
+use needs::Needs;
+use wire::{Call, PgError, Wire, decode, param, time, uint};
+use write::Before;
+
+use super::disk::{Fixture, HighWater};
+use super::machine::{Loan, Machine};
+use super::op::{Op, Outcome};
+use super::query::{Query, Reply};
+use super::{Changes, Hints, Options, Store, StoreError, StoreFuture, Topic, check_batch};
+use crate::clock::Clock;
+use crate::words::UnixMs;
+
+/// How many reads run at a time; others wait for a connection.
+const READERS_MAX: usize = 4;
+/// The schema that holds everything, unless the URL names another.
+const SCHEMA: &str = "roundtrip";
+
+const LOCK_NUMBERS: &str = "
+SELECT epoch, seq, entry, receipt, item, grp, journal_floor, fixtures,
+       (extract(epoch FROM clock_timestamp()) * 1000)::bigint FROM numbers FOR UPDATE";
+const NUMBERS: &str = "
+SELECT epoch, seq, entry, receipt, item, grp, journal_floor, fixtures,
+       (extract(epoch FROM clock_timestamp()) * 1000)::bigint FROM numbers";
+const FIXTURES: &str = "SELECT record FROM fixture WHERE version > $1";
+/// Later than every epoch before, and the time: a restored backup repeats none.
+const NEXT_EPOCH: &str = "
+UPDATE numbers SET epoch = greatest(epoch + 1, coalesce($1, (extract(epoch FROM clock_timestamp()) * 1000)::bigint))
+RETURNING epoch";
+const LEASED: &str = "SELECT seq, record, state, turn, due, deadline FROM live WHERE lease_until > $1";
+
+/// A store on a Postgres server, which many processes may share.
+pub struct PostgresStore {
+    server: Server,
+    options: Options,
+    hints: Hints,
+    /// This start's epoch; none before the first call reached the server.
+    epoch: OnceCell<u64>,
+    writer: Mutex<Writer>,
+    readers: Semaphore,
+    idle_readers: std::sync::Mutex<Vec<Wire>>,
+}
+
+/// Where the data is.
+struct Server {
+    config: Config,
+    /// As errors name it.
+    name: String,
+    schema: String,
+    /// In place of the server's clock, for tests.
+    clock: Option<Arc<dyn Clock>>,
+}
+
+/// What ticks of this process share.
+#[derive(Default)]
+struct Writer {
+    wire: Option<Wire>,
+    fixtures: Fixtures,
+    tokens: u64,
+}
+
+/// All fixtures as they were at a version.
+#[derive(Default)]
+struct Fixtures {
+    version: i64,
+    rows: BTreeMap<(u8, String), Fixture>,
+}
+
+/// The one row of `numbers`, and the time.
+#[derive(Clone, Copy)]
+struct Numbers {
+    newest_epoch: u64,
+    high: HighWater,
+    journal_floor: u64,
+    fixtures: i64,
+    now: UnixMs,
+}
+
+impl PostgresStore {
+    /// A store at `postgres://USER@HOST/DATABASE?schema=NAME`, in schema `roundtrip` if none
+    /// is named; `schema` may be followed or preceded by what libpq knows. The first call
+    /// connects, and creates or upgrades the schema.
+    pub fn new(url: &str, options: Options) -> Result<PostgresStore, StoreError> {
+        let bad = || StoreError::BadUrl { url: without_password(url) };
+        let (url, schema) = take_schema(url);
+        let config: Config = url.parse().map_err(|_| bad())?;
+        let hosts = config.get_hosts().iter().map(|host| match host {
+            tokio_postgres::config::Host::Tcp(name) => name.clone(),
+            #[cfg(unix)]
+            tokio_postgres::config::Host::Unix(path) => path.display().to_string(),
+        });
+        let name = format!("postgres at {}", hosts.collect::<Vec<_>>().join(","));
+        let schema = schema.unwrap_or_else(|| SCHEMA.to_owned());
+        Ok(PostgresStore {
+            server: Server { config, name, schema, clock: None },
+            options,
+            hints: Hints::default(),
+            epoch: OnceCell::new(),
+            writer: Mutex::default(),
+            readers: Semaphore::new(READERS_MAX),
+            idle_readers: std::sync::Mutex::default(),
+        })
+    }
+
+    /// The same by another clock than the server's. For tests: processes that share a store
+    /// must share a clock.
+    #[must_use]
+    pub fn with_clock(mut self, clock: Arc<dyn Clock>) -> PostgresStore {
+        self.server.clock = Some(clock);
+        self
+    }
+
+    /// Connects now, so that what is wrong is told before the first call.
+    pub async fn start(&self) -> Result<(), StoreError> {
+        self.epoch().await.map(drop)
+    }
+
+    /// This start's epoch.
+    async fn epoch(&self) -> Result<u64, StoreError> {
+        self.epoch.get_or_try_init(|| self.begin()).await.copied()
+    }
+
+    async fn begin(&self) -> Result<u64, StoreError> {
+        let mut wire = self.server.connect().await?;
+        migrate::migrate(&mut wire, &self.server.name, &self.server.schema).await?;
+        let epoch = self.begin_epoch(&mut wire).await.map_err(|error| error.at(&self.server.name))?;
+        self.writer.lock().await.wire = Some(wire);
+        Ok(epoch)
+    }
+
+    /// Takes an epoch. Leases of all others go on, and none for longer than it was granted
+    /// for, whatever became of the clock.
+    async fn begin_epoch(&self, wire: &mut Wire) -> Result<u64, PgError> {
+        let now = self.server.clock.as_ref().map(|clock| time(clock.now()));
+        let rows = wire.query(NEXT_EPOCH, vec![param(now)]).await?;
+        let row = rows.first().ok_or_else(|| PgError::damaged("numbers", "no row"))?;
+        let epoch = uint(row.try_get(0)?);
+        let mut fixtures = Fixtures::default();
+        let numbers = self.lock(wire, &mut fixtures).await?;
+        let sight = Sight { now: numbers.now, epoch, tokens: 0, fixtures: &fixtures.rows };
+        let mut flight = fetch::Flight::default();
+        flight.add_live(LEASED, vec![param(time(numbers.now))]);
+        let mut fetched = Fetched::by(wire, flight, &sight).await?;
+        let mut machine = Machine::borrow(self.options, loan(&sight, &numbers, &fetched));
+        machine.set_now(numbers.now);
+        machine.shorten_leases();
+        let tray = std::mem::take(&mut fetched.tray);
+        let calls = write::writes(&machine, &fetched, &tray, numbers.before())?;
+        wire.fly("", calls, "COMMIT").await?;
+        Ok(epoch)
+    }
+
+    /// Begins a tick: nobody else's runs until this one ends.
+    async fn lock(&self, wire: &mut Wire, fixtures: &mut Fixtures) -> Result<Numbers, PgError> {
+        let calls = vec![Call::new(LOCK_NUMBERS, Vec::new()), Call::new(FIXTURES, vec![param(fixtures.version)])];
+        let answers = wire.fly("BEGIN", calls, "").await?;
+        self.server.take_in(&answers, fixtures)
+    }
+
+    async fn tick(&self, batch: Vec<Op>) -> Result<Vec<Outcome>, StoreError> {
+        let epoch = self.epoch().await?;
+        let mut writer = self.writer.lock().await;
+        let mut wire = match writer.wire.take().filter(|wire| !wire.is_closed()) {
+            Some(wire) => wire,
+            None => self.server.connect().await?,
+        };
+        match self.tick_on(&mut wire, &mut writer, epoch, batch).await {
+            Ok(outcomes) => {
+                writer.wire = Some(wire);
+                Ok(outcomes)
+            }
+            // The connection is dropped, and with it what it had begun; what became of the
+            // fixtures is read anew.
+            Err(error) => {
+                writer.fixtures = Fixtures::default();
+                tracing::warn!(%error, server = %self.server.name, "a batch was not stored");
+                Err(error.at(&self.server.name))
+            }
+        }
+    }
+
+    async fn tick_on(
+        &self,
+        wire: &mut Wire,
+        writer: &mut Writer,
+        epoch: u64,
+        batch: Vec<Op>,
+    ) -> Result<Vec<Outcome>, PgError> {
+        let numbers = self.lock(wire, &mut writer.fixtures).await?;
+        let needs = Needs::of(&batch, writer.fixtures.rows.values(), numbers.now);
+        let sight = Sight { now: numbers.now, epoch, tokens: writer.tokens, fixtures: &writer.fixtures.rows };
+        let mut fetched = Fetched::all(wire, &needs, &sight).await?;
+        let (mut machine, tray, outcomes) = loop {
+            let mut tray = fetched.tray.clone();
+            let mut machine = Machine::borrow(self.options, loan(&sight, &numbers, &fetched));
+            machine.tick(&mut tray, numbers.now);
+            let outcomes = batch.iter().map(|op| machine.apply(&mut tray, op.clone())).collect();
+            machine.flush(&mut tray);
+            if tray.missing.is_empty() {
+                break (machine, tray, outcomes);
+            }
+            fetched.take_bodies(wire, tray.missing).await?;
+        };
+        // A token that was issued is never issued again, whatever becomes of the commit.
+        writer.tokens = machine.tokens();
+        let calls = write::writes(&machine, &fetched, &tray, numbers.before())?;
+        wire.fly("", calls, "COMMIT").await?;
+        if !tray.fixtures.is_empty() {
+            writer.fixtures.version = numbers.fixtures + 1;
+            writer.fixtures.rows.extend(tray.fixtures);
+        }
+        self.hints.give(machine.take_touched());
+        Ok(outcomes)
+    }
+}
+
+/// What is fetched, as a machine borrows it.
+fn loan(sight: &Sight<'_>, numbers: &Numbers, fetched: &Fetched) -> Loan {
+    let paces = fetched.paces.iter().filter(|(_, (epoch, _))| *epoch == numbers.newest_epoch);
+    Loan {
+        epoch: sight.epoch,
+        tokens: sight.tokens,
+        newest_epoch: numbers.newest_epoch,
+        now: sight.now,
+        high: numbers.high,
+        first_entry: numbers.journal_floor,
+        fixtures: sight.fixtures.values().cloned().collect(),
+        requests: fetched.live.values().map(|loaded| loaded.request.clone()).collect(),
+        parcels: fetched.parcels.iter().map(|((lane, nonce), parcel)| (*lane, *nonce, parcel.clone())).collect(),
+        groups: fetched.groups.iter().map(|(no, (row, at))| (*no, row.clone(), timer(*at))).collect(),
+        items: fetched.items.iter().map(|(no, row)| (*no, *row)).collect(),
+        live: fetched.counted.clone(),
+        paces: paces.map(|(no, (_, pace))| (*no, pace.clone())).collect(),
+    }
+}
+
+impl Server {
+    async fn connect(&self) -> Result<Wire, StoreError> {
+        Wire::open(&self.config, &self.schema).await.map_err(|error| error.at(&self.name))
+    }
+
+    /// The numbers, and the fixtures that changed since these.
+    fn take_in(&self, answers: &[Vec<Row>], fixtures: &mut Fixtures) -> Result<Numbers, PgError> {
+        let row = answers.first().and_then(|rows| rows.first());
+        let row = row.ok_or_else(|| PgError::damaged("numbers", "no row"))?;
+        let number = |at: usize| row.try_get(at).map(uint);
+        let high =
+            HighWater { seq: number(1)?, entry: number(2)?, receipt: number(3)?, item: number(4)?, group: number(5)? };
+        let now = match &self.clock {
+            Some(clock) => clock.now(),
+            None => UnixMs(number(8)?),
+        };
+        for row in answers.get(1).into_iter().flatten() {
+            let fixture: Fixture = decode("fixture", row.try_get(0)?)?;
+            fixtures.rows.insert(fixture.key(), fixture);
+        }
+        fixtures.version = row.try_get(7)?;
+        let (newest_epoch, journal_floor) = (number(0)?, number(6)?);
+        Ok(Numbers { newest_epoch, high, journal_floor, fixtures: fixtures.version, now })
+    }
+}
+
+impl Numbers {
+    fn before(&self) -> Before {
+        let Numbers { newest_epoch, high, journal_floor, fixtures, .. } = *self;
+        Before { newest_epoch, high, journal_floor, fixtures }
+    }
+}
+
+impl Store for PostgresStore {
+    fn apply(&self, batch: Vec<Op>) -> StoreFuture<'_, Vec<Outcome>> {
+        Box::pin(async move {
+            check_batch(&batch)?;
+            self.tick(batch).await
+        })
+    }
+
+    fn read(&self, query: Query) -> StoreFuture<'_, Reply> {
+        Box::pin(self.answer(query))
+    }
+
+    fn changes(&self, topic: Topic) -> Changes {
+        self.hints.follow(topic)
+    }
+}
+
+/// The URL without the parameter that only this store knows, and what it says.
+fn take_schema(url: &str) -> (String, Option<String>) {
+    let Some((base, parameters)) = url.split_once('?') else { return (url.to_owned(), None) };
+    let (mut rest, mut schema) = (Vec::new(), None);
+    for parameter in parameters.split('&') {
+        match parameter.split_once('=') {
+            Some(("schema", name)) if !name.is_empty() => schema = Some(name.to_owned()),
+            _ => rest.push(parameter),
+        }
+    }
+    let rest = rest.join("&");
+    let base = base.to_owned();
+    (if rest.is_empty() { base } else { format!("{base}?{rest}") }, schema)
+}
+
+/// A URL as an error may show it.
+fn without_password(url: &str) -> String {
+    match (url.split_once("://"), url.rsplit_once('@')) {
+        (Some((scheme, _)), Some((_, place))) => format!("{scheme}://...@{place}"),
+        _ => url.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_schema_is_the_urls_own_parameter() {
+        let check = |url: &str, rest: &str, schema: Option<&str>| {
+            assert_eq!(take_schema(url), (rest.to_owned(), schema.map(str::to_owned)));
+        };
+        check("postgres://h/d", "postgres://h/d", None);
+        check("postgres://h/d?schema=a", "postgres://h/d", Some("a"));
+        check("postgres://h/d?x=1&schema=a&y=2", "postgres://h/d?x=1&y=2", Some("a"));
+        check("postgres://h/d?schema=", "postgres://h/d?schema=", None);
+    }
+
+    #[test]
+    fn no_error_shows_a_password() {
+        assert_eq!(without_password("postgres://me:secret@h:1/d"), "postgres://...@h:1/d");
+        assert_eq!(without_password("postgres://h/d"), "postgres://h/d");
+    }
+}

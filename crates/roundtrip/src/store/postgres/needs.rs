@@ -1,0 +1,237 @@
+//! What a batch may touch, as a pure function of the batch and the fixtures: what is to be
+//! fetched before a machine on loan can do it.
+//!
+//! | operation | fetched |
+//! |---|---|
+//! | all | fixtures, counts per route, what has come due |
+//! | define | the route's requests, if its policies change |
+//! | admit, close, follow-ups, plans | live requests and receipts by id and by occurrence, with bodies |
+//! | amend | by occurrence or id; to supersede, with bodies |
+//! | extend, answer, fail, release, publish, mend, reject, parcels | live requests and receipts by id |
+//! | lease | the first in the route's order, with bodies; what the claim holds |
+//! | lane's operations | its parcels, and the requests that a settled one carries |
+//! | gather, close, fire | the group with the ids of its items |
+//! | rescue, expire, prune | what is due, in bounded number |
+//!
+//! With every live request come those that share its id, since its end moves them up, and on
+//! routes with keys the first in line of its key.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::inbox::{OriginNo, RouteNo, When};
+use crate::outbox::LaneNo;
+use crate::store::disk::Fixture;
+use crate::store::op::{Amendment, Gather, NewRequest, Op};
+use crate::words::{
+    ClaimId, GroupKey, Height, LEASE_MAX, LaneName, Nonce, OccurrenceId, OrderKey, OriginName, Place, RequestId,
+    RouteName, UPKEEP_MAX, UnixMs,
+};
+
+/// How many groups beyond its limit a `fire` may find without room.
+const FULL_GROUPS_MAX: usize = 256;
+
+/// How many requests leases of a route want.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Wanted {
+    pub(super) requests: usize,
+    pub(super) leases: usize,
+}
+
+/// What is to be fetched.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Needs {
+    pub(super) ids: BTreeSet<RequestId>,
+    /// Those of the ids whose live requests are needed with bodies.
+    pub(super) bodies: BTreeSet<RequestId>,
+    pub(super) occurrences: BTreeSet<OccurrenceId>,
+    pub(super) leases: BTreeMap<RouteNo, Wanted>,
+    pub(super) claims: BTreeSet<ClaimId>,
+    pub(super) routes: BTreeSet<RouteNo>,
+    pub(super) lanes: BTreeSet<LaneNo>,
+    /// Slots whose deliveries are needed.
+    pub(super) slots: BTreeSet<(LaneNo, Nonce)>,
+    pub(super) groups: BTreeSet<GroupKey>,
+    /// Keys of requests that come in.
+    pub(super) keys: BTreeSet<(RouteName, OrderKey)>,
+    pub(super) rescue: usize,
+    pub(super) expire: usize,
+    pub(super) fire: usize,
+    pub(super) prune: usize,
+    /// Every moment that has come lies in one of these ranges, one for each clock.
+    pub(super) reached: Vec<(When, When)>,
+    /// Heights below which receipts are forgotten.
+    pub(super) floors: Vec<(OriginNo, Height)>,
+}
+
+/// The fixtures by name, as far as they are needed to tell what is.
+#[derive(Default)]
+struct Known<'a> {
+    routes: BTreeMap<&'a RouteName, (RouteNo, &'a crate::store::policy::RoutePolicy)>,
+    lanes: BTreeMap<&'a LaneName, LaneNo>,
+    origins: BTreeMap<&'a OriginName, OriginMarks>,
+}
+
+struct OriginMarks {
+    no: OriginNo,
+    head: Option<Height>,
+    floor: Height,
+}
+
+impl<'a> Known<'a> {
+    fn of(fixtures: impl Iterator<Item = &'a Fixture>) -> Known<'a> {
+        let mut known = Known::default();
+        for fixture in fixtures {
+            match fixture {
+                Fixture::Route { no, name, policy, .. } => {
+                    known.routes.insert(name, (*no, policy));
+                }
+                Fixture::Lane { no, name, .. } => {
+                    known.lanes.insert(name, *no);
+                }
+                Fixture::Origin { no, name, floor, head } => {
+                    let head = head.map(|head| head.height);
+                    known.origins.insert(name, OriginMarks { no: *no, head, floor: *floor });
+                }
+                Fixture::Cursor { .. } | Fixture::Seat { .. } => {}
+            }
+        }
+        known
+    }
+
+    fn raise_floor(&mut self, place: &Place) {
+        if let Some(origin) = self.origins.get_mut(&place.origin) {
+            origin.floor = origin.floor.max(place.height);
+        }
+    }
+
+    fn raise_head(&mut self, name: &OriginName, height: Height) {
+        if let Some(origin) = self.origins.get_mut(name) {
+            origin.head = origin.head.max(Some(height));
+        }
+    }
+}
+
+impl Needs {
+    /// What this batch needs at this time.
+    pub(super) fn of<'a>(batch: &[Op], fixtures: impl Iterator<Item = &'a Fixture>, now: UnixMs) -> Needs {
+        let mut known = Known::of(fixtures);
+        let mut needs = Needs::default();
+        for op in batch {
+            match op {
+                Op::Tick(tick) => known.raise_head(&tick.origin, tick.height),
+                Op::Prune(prune) => prune.floors.iter().for_each(|place| known.raise_floor(place)),
+                _ => {}
+            }
+            needs.add(op, &known);
+        }
+        // Whoever is named may leave a queue from which a lease then needs one more.
+        let named = needs.ids.len() + needs.occurrences.len();
+        needs.leases.values_mut().for_each(|wanted| wanted.requests += named);
+        needs.reached.push((When::ALWAYS, When::at(now)));
+        for origin in known.origins.values() {
+            if let Some(head) = origin.head {
+                needs.reached.push((When::height(origin.no, Height(0)), When::height(origin.no, head)));
+            }
+            if needs.prune > 0 {
+                needs.floors.push((origin.no, origin.floor));
+            }
+        }
+        needs
+    }
+
+    fn add(&mut self, op: &Op, known: &Known<'_>) {
+        match op {
+            Op::Define(op) => {
+                let changed = known.routes.get(&op.route).filter(|(_, policy)| **policy != op.policy);
+                self.routes.extend(changed.map(|(no, _)| *no));
+            }
+            Op::Pause(_) | Op::Lead(_) | Op::Tick(_) => {}
+            Op::Admit(op) => op.requests.iter().for_each(|request| self.add_new(request)),
+            Op::Amend(op) => self.add_amendment(&op.change),
+            Op::Lease(op) => {
+                self.claims.insert(op.claim);
+                if let Some((no, _)) = known.routes.get(&op.route) {
+                    let wanted = self.leases.entry(*no).or_default();
+                    wanted.requests += op.max.min(LEASE_MAX);
+                    wanted.leases += 1;
+                }
+            }
+            Op::Extend(op) => self.add_id(op.id),
+            Op::Answer(op) => {
+                self.add_id(op.id);
+                op.follow_ups.iter().for_each(|request| self.add_new(request));
+                op.items.iter().for_each(|item| self.add_item(item));
+            }
+            Op::Fail(op) => self.add_id(op.id),
+            Op::Release(op) => self.add_id(op.id),
+            Op::Publish(op) => self.add_id(op.id),
+            Op::Mend(op) => self.add_id(op.id),
+            Op::Reject(op) => self.add_id(op.id),
+            Op::Lane(op) => self.add_lane(&op.lane, known),
+            Op::Assign(op) => {
+                self.add_lane(&op.lane, known);
+                self.ids.extend(op.parcels.iter().flat_map(|parcel| parcel.deliveries.iter().copied()));
+            }
+            Op::Fill(op) => {
+                self.add_lane(&op.lane, known);
+                self.ids.extend(op.parcel.deliveries.iter().copied());
+            }
+            Op::Attempt(op) => self.add_lane(&op.lane, known),
+            Op::Settle(op) => {
+                self.add_lane(&op.lane, known);
+                self.slots.extend(known.lanes.get(&op.lane).map(|no| (*no, op.nonce)));
+            }
+            Op::Rescue { limit } => self.rescue += (*limit).min(UPKEEP_MAX),
+            Op::Expire { limit } => self.expire += (*limit).min(UPKEEP_MAX),
+            Op::Fire { limit } => self.fire += (*limit).min(UPKEEP_MAX) + FULL_GROUPS_MAX,
+            Op::Prune(op) => self.prune += op.limit.min(UPKEEP_MAX),
+            Op::Gather(op) => self.add_item(op),
+            Op::Close(op) => {
+                self.groups.insert(op.group.clone());
+                self.add_new(&op.request);
+            }
+        }
+    }
+
+    fn add_id(&mut self, id: RequestId) {
+        self.ids.insert(id);
+    }
+
+    /// A request that comes in: what it may repeat is compared by content.
+    pub(super) fn add_new(&mut self, request: &NewRequest) {
+        self.ids.insert(request.id);
+        self.bodies.insert(request.id);
+        self.occurrences.insert(request.occurrence);
+        self.keys.extend(request.key.clone().map(|key| (request.route.clone(), key)));
+    }
+
+    fn add_item(&mut self, item: &Gather) {
+        self.groups.insert(item.group.clone());
+        if let Some(plan) = &item.plan {
+            self.add_new(&plan.request);
+        }
+    }
+
+    fn add_lane(&mut self, name: &LaneName, known: &Known<'_>) {
+        self.lanes.extend(known.lanes.get(name));
+    }
+
+    fn add_amendment(&mut self, change: &Amendment) {
+        match change {
+            Amendment::Finalize { occurrence }
+            | Amendment::Orphan { occurrence }
+            | Amendment::Include { occurrence, .. }
+            | Amendment::Withdraw { occurrence } => {
+                self.occurrences.insert(*occurrence);
+            }
+            Amendment::Supersede { id, occurrence, .. } => {
+                self.ids.insert(*id);
+                self.bodies.insert(*id);
+                self.occurrences.insert(*occurrence);
+            }
+            Amendment::Elsewhere { id } => {
+                self.ids.insert(*id);
+            }
+        }
+    }
+}

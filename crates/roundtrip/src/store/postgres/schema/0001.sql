@@ -1,0 +1,159 @@
+-- What the state machine keeps, one table for each kind of row. A record is the machine's
+-- own, in postcard; a column beside it is there because a statement selects by it.
+--
+-- Every tick locks the one row of `numbers` first, so ticks of all processes follow each
+-- other: numbers have no gaps, and the journal is in the order of commits.
+
+CREATE TABLE numbers (
+    one           boolean PRIMARY KEY DEFAULT true CHECK (one),
+    epoch         bigint NOT NULL,
+    seq           bigint NOT NULL,
+    entry         bigint NOT NULL,
+    receipt       bigint NOT NULL,
+    item          bigint NOT NULL,
+    grp           bigint NOT NULL,
+    journal_floor bigint NOT NULL,
+    fixtures      bigint NOT NULL
+) WITH (fillfactor = 10, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
+INSERT INTO numbers VALUES (true, 0, 1, 1, 1, 1, 1, 1, 0);
+
+-- Routes, origins, lanes, cursors, seats. `version` is the tick's, so that a process reads
+-- only what changed since it last looked.
+CREATE TABLE fixture (
+    kind    smallint NOT NULL CHECK (kind BETWEEN 0 AND 7),
+    name    text NOT NULL,
+    version bigint NOT NULL,
+    record  bytea NOT NULL,
+    PRIMARY KEY (kind, name)
+) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
+CREATE INDEX fixture_version ON fixture (version);
+
+-- Live requests, less what they carry. States: 0 held, 1 queued, 2 leased, 3 waiting, 4 ready,
+-- 5 assigned, 6 included, 7 confirmed, 8 dead. Moments are positive for times, negative for heights.
+CREATE TABLE live (
+    seq         bigint PRIMARY KEY,
+    id          bytea NOT NULL CHECK (length(id) = 32),
+    route       integer NOT NULL,
+    state       smallint NOT NULL CHECK (state BETWEEN 0 AND 8),
+    behind      boolean NOT NULL,
+    key         text,
+    turn        bigint,
+    due         bigint,
+    deadline    bigint,
+    lease_until bigint,
+    claim       bigint,
+    forget_at   bigint,
+    admitted_at bigint NOT NULL,
+    bytes       integer NOT NULL,
+    record      bytea NOT NULL,
+    CHECK (NOT behind OR state = 0),
+    CHECK (turn IS NULL OR state = 1),
+    CHECK (due IS NULL OR state = 0),
+    CHECK ((lease_until IS NOT NULL) = (state = 2)),
+    CHECK ((claim IS NOT NULL) = (state = 2)),
+    CHECK ((forget_at IS NOT NULL) = (state = 8)),
+    CHECK (deadline IS NULL OR state < 5)
+) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0);
+CREATE INDEX live_id ON live (id);
+CREATE INDEX live_state ON live (route, state, seq);
+CREATE INDEX live_turn ON live (route, turn, seq) WHERE turn IS NOT NULL;
+CREATE INDEX live_line ON live (route, key, seq) WHERE key IS NOT NULL AND state <= 2 AND NOT behind;
+CREATE INDEX live_leased ON live (route, key) WHERE key IS NOT NULL AND state = 2;
+CREATE INDEX live_due ON live (due, seq) WHERE due IS NOT NULL;
+CREATE INDEX live_deadline ON live (deadline, seq) WHERE deadline IS NOT NULL;
+CREATE INDEX live_lease ON live (lease_until, seq) WHERE lease_until IS NOT NULL;
+CREATE INDEX live_claim ON live (claim) WHERE claim IS NOT NULL;
+CREATE INDEX live_forget ON live (forget_at, seq) WHERE forget_at IS NOT NULL;
+
+-- What is asked; written once, and again only when superseded.
+CREATE TABLE body (
+    seq      bigint PRIMARY KEY,
+    encoding smallint NOT NULL,
+    payload  bytea NOT NULL,
+    trace    bytea
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0);
+
+-- What was answered.
+CREATE TABLE response (
+    seq      bigint PRIMARY KEY,
+    encoding smallint NOT NULL,
+    payload  bytea NOT NULL
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0);
+
+-- Which live request shows an occurrence.
+CREATE TABLE shown (
+    occurrence bytea PRIMARY KEY CHECK (length(occurrence) = 32),
+    seq        bigint NOT NULL
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0);
+
+-- Receipts: how an id ended, and which occurrences were seen. One with an origin is
+-- forgotten when the origin's floor passes its height; any other by time.
+CREATE TABLE ended (
+    id     bytea PRIMARY KEY CHECK (length(id) = 32),
+    until  bigint NOT NULL,
+    record bytea NOT NULL
+) WITH (autovacuum_vacuum_scale_factor = 0.05);
+CREATE INDEX ended_until ON ended (until);
+CREATE TABLE seen (
+    occurrence bytea PRIMARY KEY CHECK (length(occurrence) = 32),
+    until      bigint,
+    origin     integer,
+    height     bigint,
+    record     bytea NOT NULL,
+    CHECK ((until IS NULL) = (origin IS NOT NULL)),
+    CHECK ((height IS NULL) = (origin IS NULL))
+) WITH (autovacuum_vacuum_scale_factor = 0.05);
+CREATE INDEX seen_until ON seen (until) WHERE until IS NOT NULL;
+CREATE INDEX seen_height ON seen (origin, height) WHERE origin IS NOT NULL;
+
+-- What lanes carry; the ids of its deliveries one after the other.
+CREATE TABLE parcel (
+    lane       integer NOT NULL,
+    nonce      bigint NOT NULL,
+    deliveries bytea NOT NULL,
+    record     bytea NOT NULL,
+    PRIMARY KEY (lane, nonce)
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000);
+
+CREATE TABLE grp (
+    no        bigint PRIMARY KEY,
+    key       text NOT NULL UNIQUE,
+    request   bytea,
+    forget_at bigint,
+    timer     bigint,
+    record    bytea NOT NULL
+);
+CREATE INDEX grp_request ON grp (request) WHERE request IS NOT NULL;
+CREATE INDEX grp_forget ON grp (forget_at, no) WHERE forget_at IS NOT NULL;
+CREATE INDEX grp_timer ON grp (timer, no) WHERE timer IS NOT NULL;
+CREATE TABLE item (
+    no       bigint PRIMARY KEY,
+    grp      bigint NOT NULL,
+    id       bytea NOT NULL CHECK (length(id) = 32),
+    late     boolean NOT NULL,
+    encoding smallint NOT NULL,
+    payload  bytea NOT NULL
+);
+CREATE INDEX item_grp ON item (grp, no);
+
+CREATE TABLE journal (
+    position bigint PRIMARY KEY,
+    previous bigint NOT NULL,
+    record   bytea NOT NULL
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 20000, autovacuum_vacuum_cost_delay = 0);
+
+-- How many live requests a route has in each state.
+CREATE TABLE counted (
+    route    integer NOT NULL,
+    state    smallint NOT NULL CHECK (state BETWEEN 0 AND 8),
+    requests bigint NOT NULL CHECK (requests >= 0),
+    PRIMARY KEY (route, state)
+) WITH (fillfactor = 10, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
+
+-- What a route with a rate handed out lately. A start of any process voids it: the epoch
+-- tells, and the whole allowance then counts as used.
+CREATE TABLE pace (
+    route  integer PRIMARY KEY,
+    epoch  bigint NOT NULL,
+    record bytea NOT NULL
+) WITH (fillfactor = 10);

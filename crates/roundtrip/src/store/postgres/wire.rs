@@ -1,0 +1,225 @@
+//! One connection: statements prepared once, flights of them sent together.
+//!
+//! ```text
+//!   fly(calls) ──▶ all sent at once ──▶ all answers, in order
+//! ```
+//!
+//! Failure modes: a statement that fails makes all after it fail, and a commit in the same
+//! flight then rolls back; so if any call of a flight failed, nothing of it is there. A
+//! connection that breaks while a commit is under way leaves the outcome unknown.
+
+use std::collections::HashMap;
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::task::Poll;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio_postgres::error::SqlState;
+use tokio_postgres::types::ToSql;
+use tokio_postgres::{Client, Config, NoTls, Row, Statement};
+
+use crate::store::StoreError;
+
+/// Time after which the server ends a transaction whose process went silent: it would hold
+/// up every other process.
+const SILENT_TRANSACTION: &str = "10s";
+
+/// A parameter of a statement.
+pub(super) type Param<'a> = Box<dyn ToSql + Sync + Send + 'a>;
+
+/// A statement with its parameters.
+pub(super) struct Call<'a> {
+    sql: &'static str,
+    params: Vec<Param<'a>>,
+}
+
+impl<'a> Call<'a> {
+    pub(super) fn new(sql: &'static str, params: Vec<Param<'a>>) -> Call<'a> {
+        Call { sql, params }
+    }
+
+    async fn fly(&self, client: &Client, statements: &HashMap<&'static str, Statement>) -> Answer {
+        let params: Vec<&(dyn ToSql + Sync)> = self.params.iter().map(|p| &**p as &(dyn ToSql + Sync)).collect();
+        client.query(&statements[self.sql], &params).await
+    }
+}
+
+/// A parameter, boxed.
+pub(super) fn param<'a>(value: impl ToSql + Sync + Send + 'a) -> Param<'a> {
+    Box::new(value)
+}
+
+/// Why a call to the server brought nothing.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum PgError {
+    #[error(transparent)]
+    Server(#[from] tokio_postgres::Error),
+    #[error("{0}")]
+    Damaged(String),
+}
+
+impl PgError {
+    pub(super) fn damaged(what: &str, error: impl std::fmt::Display) -> PgError {
+        PgError::Damaged(format!("a row of {what} cannot be read: {error}"))
+    }
+
+    /// What the caller is told of a failure at this server.
+    pub(super) fn at(self, server: &str) -> StoreError {
+        let error = match self {
+            PgError::Damaged(what) => return StoreError::Damaged(what),
+            PgError::Server(error) => error,
+        };
+        let path = server.to_owned();
+        match error.code() {
+            Some(&SqlState::DISK_FULL) => StoreError::DiskFull { path },
+            // The transaction was rolled back, or the server went away: it may succeed again.
+            Some(code) if is_passing(code) => StoreError::Unknown,
+            Some(_) => StoreError::Io { path, reason: in_words(&error) },
+            None => StoreError::Unknown,
+        }
+    }
+}
+
+fn is_passing(code: &SqlState) -> bool {
+    let class = &code.code()[..2];
+    // Connection failures, rollbacks, operator intervention; too many connections.
+    matches!(class, "08" | "40" | "57") || matches!(code.code(), "53300" | "25P03" | "55P03")
+}
+
+/// The server's message, which `Display` alone leaves out.
+fn in_words(error: &tokio_postgres::Error) -> String {
+    error.as_db_error().map_or_else(|| error.to_string(), |db| format!("{} ({})", db.message(), db.code().code()))
+}
+
+/// A connection with its prepared statements.
+pub(super) struct Wire {
+    client: Client,
+    statements: HashMap<&'static str, Statement>,
+}
+
+impl Wire {
+    /// Connects. Everything happens in this schema, by indexes whatever statistics say: a
+    /// table that was empty when it was last looked at must not be scanned when it is full.
+    pub(super) async fn open(config: &Config, schema: &str) -> Result<Wire, PgError> {
+        let (client, connection) = config.connect(NoTls).await?;
+        // Ends by itself when the client is dropped.
+        tokio::spawn(async move {
+            if let Err(error) = connection.await {
+                tracing::warn!(%error, "a connection to the server broke");
+            }
+        });
+        let settings = format!(
+            "SET search_path TO {}; SET idle_in_transaction_session_timeout = '{SILENT_TRANSACTION}'; \
+             SET enable_seqscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off; \
+             SET plan_cache_mode = force_generic_plan; SET jit = off; SET client_min_messages = warning",
+            quoted(schema)
+        );
+        client.batch_execute(&settings).await?;
+        Ok(Wire { client, statements: HashMap::new() })
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.client.is_closed()
+    }
+
+    /// Runs statements without parameters or answers.
+    pub(super) async fn run(&self, sql: &str) -> Result<(), PgError> {
+        Ok(self.client.batch_execute(sql).await?)
+    }
+
+    /// Runs one statement.
+    pub(super) async fn query(&mut self, sql: &'static str, params: Vec<Param<'_>>) -> Result<Vec<Row>, PgError> {
+        let mut answers = self.fly("", vec![Call::new(sql, params)], "").await?;
+        Ok(answers.pop().unwrap_or_default())
+    }
+
+    /// Sends everything at once: a plain command, the calls, another plain command. The
+    /// first failure is the answer, when all have been answered.
+    pub(super) async fn fly(
+        &mut self,
+        before: &'static str,
+        calls: Vec<Call<'_>>,
+        after: &'static str,
+    ) -> Result<Vec<Vec<Row>>, PgError> {
+        for call in &calls {
+            if !self.statements.contains_key(call.sql) {
+                let statement = self.client.prepare(call.sql).await?;
+                self.statements.insert(call.sql, statement);
+            }
+        }
+        let (client, statements) = (&self.client, &self.statements);
+        let plain = |command: &'static str| async move {
+            if !command.is_empty() {
+                client.batch_execute(command).await?;
+            }
+            Ok(Vec::new())
+        };
+        let mut under_way: Vec<Flying<'_>> = vec![Box::pin(plain(before))];
+        under_way.extend(calls.iter().map(|call| Box::pin(call.fly(client, statements)) as Flying<'_>));
+        under_way.push(Box::pin(plain(after)));
+        let mut answers = in_order(under_way).await.into_iter().collect::<Result<Vec<_>, _>>()?;
+        answers.pop();
+        answers.remove(0);
+        Ok(answers)
+    }
+}
+
+type Answer = Result<Vec<Row>, tokio_postgres::Error>;
+type Flying<'a> = Pin<Box<dyn Future<Output = Answer> + Send + 'a>>;
+
+/// Waits for all of them, polling in order: the first poll is what sends a statement.
+async fn in_order(mut under_way: Vec<Flying<'_>>) -> Vec<Answer> {
+    let mut answers: Vec<Option<Answer>> = under_way.iter().map(|_| None).collect();
+    poll_fn(|context| {
+        let mut waiting = false;
+        for (future, answer) in under_way.iter_mut().zip(&mut answers) {
+            if answer.is_none() {
+                match future.as_mut().poll(context) {
+                    Poll::Ready(done) => *answer = Some(done),
+                    Poll::Pending => waiting = true,
+                }
+            }
+        }
+        if waiting { Poll::Pending } else { Poll::Ready(()) }
+    })
+    .await;
+    answers.into_iter().flatten().collect()
+}
+
+/// A name as SQL writes it.
+pub(super) fn quoted(name: &str) -> String {
+    format!("\"{}\"", name.replace('"', "\"\""))
+}
+
+/// Postgres's integers are signed; ours are not. The bits are kept.
+pub(super) fn int(value: u64) -> i64 {
+    value.cast_signed()
+}
+
+pub(super) fn uint(value: i64) -> u64 {
+    value.cast_unsigned()
+}
+
+/// A time; one beyond all calendars is the last one that the server knows.
+pub(super) fn time(at: crate::words::UnixMs) -> i64 {
+    i64::try_from(at.0).unwrap_or(i64::MAX)
+}
+
+/// A number whose order is kept, by moving zero to the middle.
+pub(super) fn ordered(value: u64) -> i64 {
+    (value ^ (1 << 63)).cast_signed()
+}
+
+pub(super) fn encode<T: Serialize>(value: &T) -> Result<Vec<u8>, PgError> {
+    postcard::to_allocvec(value).map_err(|error| PgError::damaged("new records", error))
+}
+
+pub(super) fn decode<T: DeserializeOwned>(what: &str, bytes: &[u8]) -> Result<T, PgError> {
+    postcard::from_bytes(bytes).map_err(|error| PgError::damaged(what, error))
+}
+
+/// Thirty-two bytes of a column.
+pub(super) fn hash(what: &str, bytes: &[u8]) -> Result<[u8; 32], PgError> {
+    bytes.try_into().map_err(|_| PgError::damaged(what, "a hash of another length"))
+}

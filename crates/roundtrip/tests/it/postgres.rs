@@ -1,0 +1,248 @@
+//! The Postgres store: the conformance suite on a server that the tests start, each case in
+//! a schema of its own, with crashes as new handles on it.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use roundtrip::clock::{Clock, ManualClock};
+use roundtrip::sender::{AttemptKind, LaneStatus};
+use roundtrip::store::op::{
+    Admission, Admit, Define, Effect, LaneOrder, Lead, Lease, NewRequest, Order, Outcome, Seat, Stale,
+};
+use roundtrip::store::{Options, PostgresStore, ReadExt, Store, StoreError, StoreExt, StoreFuture};
+use roundtrip::testkit::bench::{Harness, OPTIONS, START};
+use roundtrip::testkit::samples::*;
+use roundtrip::words::{ClaimId, Nonce};
+use tokio_postgres::NoTls;
+
+/// How long the server may take to start.
+const START_MAX: Duration = Duration::from_secs(60);
+
+/// A server of the test run's own, reached by a socket in its folder.
+struct Server {
+    folder: PathBuf,
+    /// Ends the server and removes its folder when the test run ends, however it ends: its
+    /// input closes then.
+    _keeper: Child,
+}
+
+impl Server {
+    /// The one server of this test run.
+    fn get() -> &'static Server {
+        static SERVER: OnceLock<Server> = OnceLock::new();
+        SERVER.get_or_init(Server::start)
+    }
+
+    fn start() -> Server {
+        let folder = tempfile::Builder::new().prefix("roundtrip-pg").tempdir().unwrap().keep();
+        let (data, user) = (folder.join("data"), is_root().then_some("runuser -u postgres --").unwrap_or_default());
+        if is_root() {
+            run(Command::new("chown").arg("postgres").arg(&folder));
+        }
+        let bin = programs();
+        let initdb = format!(
+            "{user} {}/initdb -D {} -U postgres -A trust -E UTF8 --no-locale --no-sync",
+            bin.display(),
+            data.display()
+        );
+        run(Command::new("sh").arg("-c").arg(initdb).stdout(Stdio::null()));
+        let keep = format!(
+            "cd {folder} && {user} {bin}/postgres -D data -k {folder} -c listen_addresses= -c max_connections=200 \
+             > log 2>&1 & cat > /dev/null; kill -INT $(head -n 1 {folder}/data/postmaster.pid); wait; rm -rf {folder}",
+            bin = bin.display(),
+            folder = folder.display(),
+        );
+        let keeper = Command::new("sh").arg("-c").arg(keep).stdin(Stdio::piped()).spawn().unwrap();
+        let (status, started) = (data.join("postmaster.pid"), Instant::now());
+        while !std::fs::read_to_string(&status).is_ok_and(|text| text.lines().any(|line| line.trim() == "ready")) {
+            assert!(started.elapsed() < START_MAX, "the server does not start: see {}/log", folder.display());
+            std::thread::yield_now();
+        }
+        Server { folder, _keeper: keeper }
+    }
+
+    fn url(&self, schema: &str) -> String {
+        let host = self.folder.display().to_string().replace('/', "%2F");
+        format!("postgres://postgres@{host}/postgres?schema={schema}")
+    }
+}
+
+fn is_root() -> bool {
+    Path::new("/root").metadata().is_ok() && std::fs::read_dir("/root").is_ok()
+}
+
+fn run(command: &mut Command) {
+    let status = command.status().unwrap();
+    assert!(status.success(), "{command:?}: {status}");
+}
+
+/// Where the server's programs are: Debian keeps them out of the path.
+fn programs() -> PathBuf {
+    let mut versions: Vec<PathBuf> = std::fs::read_dir("/usr/lib/postgresql")
+        .map(|folder| folder.flatten().map(|version| version.path().join("bin")).collect())
+        .unwrap_or_default();
+    versions.sort();
+    let in_path = std::env::var_os("PATH").map(|path| std::env::split_paths(&path).collect()).unwrap_or_else(Vec::new);
+    let found = versions.into_iter().rev().chain(in_path).find(|folder| folder.join("initdb").exists());
+    found.unwrap_or_else(|| panic!("no initdb: run scripts/install-tools"))
+}
+
+/// A schema of its own, for as long as the server runs.
+pub(crate) struct OnServer(String);
+
+impl Default for OnServer {
+    fn default() -> Self {
+        static SCHEMAS: AtomicU64 = AtomicU64::new(0);
+        OnServer(Server::get().url(&format!("case_{}", SCHEMAS.fetch_add(1, Ordering::Relaxed))))
+    }
+}
+
+impl OnServer {
+    async fn store(&self, clock: Arc<dyn Clock>, options: Options) -> PostgresStore {
+        let store = PostgresStore::new(&self.0, options).unwrap().with_clock(clock);
+        store.start().await.unwrap();
+        store
+    }
+}
+
+impl Harness for OnServer {
+    fn open(&self, clock: Arc<dyn Clock>, options: Options) -> StoreFuture<'_, Arc<dyn Store>> {
+        Box::pin(async move { Ok(Arc::new(self.store(clock, options).await) as Arc<dyn Store>) })
+    }
+}
+
+roundtrip::conformance!(OnServer::default());
+
+/// Two processes that share a store, as far as it can tell.
+struct Two {
+    clock: ManualClock,
+    one: Arc<PostgresStore>,
+    other: Arc<PostgresStore>,
+}
+
+impl Two {
+    async fn open() -> Two {
+        let (schema, clock) = (OnServer::default(), ManualClock::at(START));
+        let open = || schema.store(Arc::new(clock.clone()), OPTIONS);
+        let (one, other) = (Arc::new(open().await), Arc::new(open().await));
+        one.apply_one(Define { route: route(), policy: policy() }).await.unwrap();
+        Two { clock, one, other }
+    }
+}
+
+#[tokio::test]
+async fn no_request_is_handed_out_to_two_processes() {
+    let Two { one, other, .. } = Two::open().await;
+    one.apply_one(Admit { cursor: None, requests: requests(1..=200) }).await.unwrap();
+    let drain = |store: Arc<PostgresStore>, first: u64| async move {
+        let mut taken = Vec::new();
+        for claim in first.. {
+            let outcome = store.apply_one(Lease { claim: ClaimId(claim), ..lease(7) }).await.unwrap();
+            let Outcome::Applied(Effect::Leased(grants)) = outcome else { panic!("{outcome:?}") };
+            if grants.is_empty() {
+                break;
+            }
+            taken.extend(grants);
+        }
+        taken
+    };
+    let (mut taken, others) = tokio::join!(drain(one, 1), drain(other, 1000));
+    assert!(!taken.is_empty() && !others.is_empty(), "both had their turns");
+    taken.extend(others);
+    let ids: BTreeSet<_> = taken.iter().map(|grant| grant.id).collect();
+    let tokens: BTreeSet<_> = taken.iter().map(|grant| grant.token).collect();
+    assert_eq!((taken.len(), ids.len(), tokens.len()), (200, 200, 200));
+}
+
+#[tokio::test]
+async fn a_request_that_two_processes_admit_is_admitted_once() {
+    let Two { one, other, .. } = Two::open().await;
+    for n in 1..=20 {
+        // The same event, seen by two listeners; and another event that asks for the same.
+        let again = NewRequest { occurrence: occurrence(1000 + n), ..request(n) };
+        let admit = |requests: Vec<NewRequest>| Admit { cursor: None, requests };
+        let (first, second) =
+            tokio::join!(one.apply_one(admit(vec![request(n)])), other.apply_one(admit(vec![request(n), again])));
+        let admissions = [first.unwrap(), second.unwrap()].into_iter().flat_map(|outcome| match outcome {
+            Outcome::Applied(Effect::Admitted(all, _)) | Outcome::Duplicate(Effect::Admitted(all, _)) => all,
+            other => panic!("{other:?}"),
+        });
+        let admissions: Vec<Admission> = admissions.collect();
+        let new = admissions.iter().filter(|admission| matches!(admission, Admission::New { .. })).count();
+        let known = admissions.iter().filter(|admission| matches!(admission, Admission::Known { .. })).count();
+        assert_eq!((new, known, admissions.len()), (1, 1, 3), "{admissions:?}");
+    }
+    let counts = other.counts().await.unwrap();
+    assert_eq!(counts.iter().map(|count| count.requests).sum::<u64>(), 20);
+}
+
+#[tokio::test]
+async fn a_lane_has_one_owner_among_processes() {
+    let Two { clock, one, other } = Two::open().await;
+    let order = Order::Open { destination: destination(), window: 4, first: Nonce(0) };
+    one.apply_one(LaneOrder { lane: lane(), order }).await.unwrap();
+    let seat = |holder, ttl_ms| Lead { seat: Seat::Lane(lane()), holder, ttl_ms };
+    let led = |outcome: Outcome| match outcome {
+        Outcome::Applied(Effect::Led(token, _)) => token,
+        other => panic!("{other:?}"),
+    };
+    // The one that started first has the lower epoch; neither takes the other's for a rollback.
+    let first = led(other.apply_one(seat(holder(), 1000)).await.unwrap());
+    let refused = one.apply_one(seat(other_holder(), 1000)).await.unwrap();
+    assert!(matches!(refused, Outcome::Stale(Stale::Seat { .. })), "{refused:?}");
+    let empty = |n| vec![parcel(&[], signed(n, AttemptKind::Cancel))];
+    let stored = one.apply_one(assign(first, 0, empty(1))).await.unwrap();
+    assert_eq!(stored, Outcome::Applied(Effect::Assigned(1, None)), "whichever process a sender speaks through");
+    clock.advance_ms(1000);
+    let second = led(one.apply_one(seat(other_holder(), 1000)).await.unwrap());
+    let (late, stored) =
+        tokio::join!(other.apply_one(assign(first, 1, empty(2))), one.apply_one(assign(second, 1, empty(3))));
+    assert!(matches!(late.unwrap(), Outcome::Stale(Stale::Seat { .. })));
+    assert_eq!(stored.unwrap(), Outcome::Applied(Effect::Assigned(1, None)));
+    let view = other.lane(lane()).await.unwrap().unwrap();
+    assert_eq!((view.next, view.under_way, view.status), (Nonce(2), 2, LaneStatus::Active));
+}
+
+/// Whoever reads the journal while others write misses nothing: it is in the order of commits.
+#[tokio::test]
+async fn the_journal_is_read_in_order_while_two_processes_write() {
+    let Two { one, other, .. } = Two::open().await;
+    let write = |store: Arc<PostgresStore>, numbers: std::ops::Range<u64>| async move {
+        for n in numbers {
+            store.apply_one(Admit { cursor: None, requests: vec![request(n)] }).await.unwrap();
+        }
+    };
+    let (last, reader) = (81, other.clone());
+    let follow = async move {
+        let (mut from, mut read) = (1, Vec::new());
+        while read.len() < last {
+            let page = reader.journal(from, 10).await.unwrap();
+            from = page.entries.last().map_or(from, |entry| entry.position + 1);
+            read.extend(page.entries.into_iter().map(|entry| entry.position));
+        }
+        read
+    };
+    let ((), (), read) = tokio::join!(write(one, 1..41), write(other, 101..141), follow);
+    assert!(read.into_iter().eq(1..=last as u64), "every entry once, in order");
+}
+
+#[tokio::test]
+async fn a_newer_schema_is_refused() {
+    let schema = OnServer::default();
+    let store = schema.store(Arc::new(ManualClock::at(START)), OPTIONS).await;
+    store.counts().await.unwrap();
+    let (client, connection) =
+        tokio_postgres::connect(&schema.0.replace("?schema=", "?application_name="), NoTls).await.unwrap();
+    let connection = tokio::spawn(connection);
+    let name = schema.0.rsplit_once('=').unwrap().1;
+    client.batch_execute(&format!("INSERT INTO {name}.migration VALUES (99)")).await.unwrap();
+    drop(client);
+    connection.await.unwrap().unwrap();
+    let newer = PostgresStore::new(&schema.0, OPTIONS).unwrap();
+    let refused = newer.start().await.unwrap_err();
+    assert!(matches!(refused, StoreError::NewerFormat { found: 99, known: 1, .. }), "{refused}");
+}
