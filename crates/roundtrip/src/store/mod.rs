@@ -237,6 +237,18 @@ impl Hints {
     }
 }
 
+#[cfg(feature = "postgres")]
+impl Hints {
+    /// Hints about every topic that is followed: something may have changed, and nobody
+    /// knows what.
+    pub(crate) fn give_all(&self) {
+        for signal in self.0.lock().unwrap_or_else(PoisonError::into_inner).values() {
+            signal.hints.fetch_add(1, Ordering::Release);
+            signal.woken.notify_waiters();
+        }
+    }
+}
+
 impl Drop for Hints {
     fn drop(&mut self) {
         for signal in self.0.get_mut().unwrap_or_else(PoisonError::into_inner).values() {

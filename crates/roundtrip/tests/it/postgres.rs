@@ -13,7 +13,7 @@ use roundtrip::sender::{AttemptKind, LaneStatus};
 use roundtrip::store::op::{
     Admission, Admit, Define, Effect, LaneOrder, Lead, Lease, NewRequest, Order, Outcome, Seat, Stale,
 };
-use roundtrip::store::{Options, PostgresStore, ReadExt, Store, StoreError, StoreExt, StoreFuture};
+use roundtrip::store::{Options, PostgresStore, ReadExt, Store, StoreError, StoreExt, StoreFuture, Topic};
 use roundtrip::testkit::bench::{Harness, OPTIONS, START};
 use roundtrip::testkit::samples::*;
 use roundtrip::words::{ClaimId, Nonce};
@@ -39,7 +39,7 @@ impl Server {
 
     fn start() -> Server {
         let folder = tempfile::Builder::new().prefix("roundtrip-pg").tempdir().unwrap().keep();
-        let (data, user) = (folder.join("data"), is_root().then_some("runuser -u postgres --").unwrap_or_default());
+        let (data, user) = (folder.join("data"), if is_root() { "runuser -u postgres --" } else { "" });
         if is_root() {
             run(Command::new("chown").arg("postgres").arg(&folder));
         }
@@ -86,7 +86,8 @@ fn programs() -> PathBuf {
         .map(|folder| folder.flatten().map(|version| version.path().join("bin")).collect())
         .unwrap_or_default();
     versions.sort();
-    let in_path = std::env::var_os("PATH").map(|path| std::env::split_paths(&path).collect()).unwrap_or_else(Vec::new);
+    let in_path: Vec<PathBuf> =
+        std::env::var_os("PATH").map(|path| std::env::split_paths(&path).collect()).unwrap_or_default();
     let found = versions.into_iter().rev().chain(in_path).find(|folder| folder.join("initdb").exists());
     found.unwrap_or_else(|| panic!("no initdb: run scripts/install-tools"))
 }
@@ -245,4 +246,17 @@ async fn a_newer_schema_is_refused() {
     let newer = PostgresStore::new(&schema.0, OPTIONS).unwrap();
     let refused = newer.start().await.unwrap_err();
     assert!(matches!(refused, StoreError::NewerFormat { found: 99, known: 1, .. }), "{refused}");
+}
+
+#[tokio::test]
+async fn a_hint_reaches_the_other_process() {
+    let Two { one, other, .. } = Two::open().await;
+    let mut changes = other.changes(Topic::Inbox(route()));
+    assert!(changes.changed().await, "everybody looks once at the start");
+    // The first hint may come before the other listens; whoever then starts to listen looks.
+    for n in 1..=3 {
+        one.apply_one(Admit { cursor: None, requests: vec![request(n)] }).await.unwrap();
+        let hinted = tokio::time::timeout(START_MAX, changes.changed()).await;
+        assert!(hinted.is_ok_and(|here| here), "request {n} is not told of");
+    }
 }

@@ -19,6 +19,7 @@
 //! replayed. Time is the server's.
 
 mod fetch;
+mod hints;
 mod migrate;
 mod needs;
 mod read;
@@ -27,12 +28,13 @@ mod wire;
 mod write;
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use tokio::sync::{Mutex, OnceCell, Semaphore};
 use tokio_postgres::{Config, Row};
 
 use fetch::{Fetched, Sight, timer};
+use hints::Bells;
 use needs::Needs;
 use wire::{Call, PgError, Wire, decode, param, time, uint};
 use write::Before;
@@ -67,7 +69,9 @@ const LEASED: &str = "SELECT seq, record, state, turn, due, deadline FROM live W
 pub struct PostgresStore {
     server: Server,
     options: Options,
-    hints: Hints,
+    hints: Arc<Hints>,
+    /// Hints to and from other processes, from the first call on.
+    bells: OnceLock<Bells>,
     /// This start's epoch; none before the first call reached the server.
     epoch: OnceCell<u64>,
     writer: Mutex<Writer>,
@@ -81,6 +85,8 @@ struct Server {
     /// As errors name it.
     name: String,
     schema: String,
+    /// Whether other processes are heard of by polling alone.
+    poll_only: bool,
     /// In place of the server's clock, for tests.
     clock: Option<Arc<dyn Clock>>,
 }
@@ -111,12 +117,13 @@ struct Numbers {
 }
 
 impl PostgresStore {
-    /// A store at `postgres://USER@HOST/DATABASE?schema=NAME`, in schema `roundtrip` if none
-    /// is named; `schema` may be followed or preceded by what libpq knows. The first call
-    /// connects, and creates or upgrades the schema.
+    /// A store at `postgres://USER@HOST/DATABASE`. Two parameters are the store's own, beside
+    /// those that libpq knows: `schema=NAME` for another schema than `roundtrip`, and
+    /// `poll_only=true` to do without LISTEN and NOTIFY, which some poolers do not carry. The
+    /// first call connects, and creates or upgrades the schema; it needs a tokio runtime.
     pub fn new(url: &str, options: Options) -> Result<PostgresStore, StoreError> {
         let bad = || StoreError::BadUrl { url: without_password(url) };
-        let (url, schema) = take_schema(url);
+        let (url, own) = take_parameters(url);
         let config: Config = url.parse().map_err(|_| bad())?;
         let hosts = config.get_hosts().iter().map(|host| match host {
             tokio_postgres::config::Host::Tcp(name) => name.clone(),
@@ -124,11 +131,13 @@ impl PostgresStore {
             tokio_postgres::config::Host::Unix(path) => path.display().to_string(),
         });
         let name = format!("postgres at {}", hosts.collect::<Vec<_>>().join(","));
-        let schema = schema.unwrap_or_else(|| SCHEMA.to_owned());
+        let schema = own.schema.unwrap_or_else(|| SCHEMA.to_owned());
+        let poll_only = own.poll_only;
         Ok(PostgresStore {
-            server: Server { config, name, schema, clock: None },
+            server: Server { config, name, schema, poll_only, clock: None },
             options,
-            hints: Hints::default(),
+            hints: Arc::default(),
+            bells: OnceLock::new(),
             epoch: OnceCell::new(),
             writer: Mutex::default(),
             readers: Semaphore::new(READERS_MAX),
@@ -159,6 +168,9 @@ impl PostgresStore {
         migrate::migrate(&mut wire, &self.server.name, &self.server.schema).await?;
         let epoch = self.begin_epoch(&mut wire).await.map_err(|error| error.at(&self.server.name))?;
         self.writer.lock().await.wire = Some(wire);
+        if !self.server.poll_only {
+            self.bells.get_or_init(|| Bells::hang(&self.server.config, &self.server.schema, epoch, &self.hints));
+        }
         Ok(epoch)
     }
 
@@ -238,12 +250,17 @@ impl PostgresStore {
         // A token that was issued is never issued again, whatever becomes of the commit.
         writer.tokens = machine.tokens();
         let calls = write::writes(&machine, &fetched, &tray, numbers.before())?;
+        let wrote = !calls.is_empty();
         wire.fly("", calls, "COMMIT").await?;
         if !tray.fixtures.is_empty() {
             writer.fixtures.version = numbers.fixtures + 1;
             writer.fixtures.rows.extend(tray.fixtures);
         }
-        self.hints.give(machine.take_touched());
+        let touched = machine.take_touched();
+        if let Some(bells) = self.bells.get().filter(|_| wrote) {
+            bells.ring(&touched);
+        }
+        self.hints.give(touched);
         Ok(outcomes)
     }
 }
@@ -318,19 +335,27 @@ impl Store for PostgresStore {
     }
 }
 
-/// The URL without the parameter that only this store knows, and what it says.
-fn take_schema(url: &str) -> (String, Option<String>) {
-    let Some((base, parameters)) = url.split_once('?') else { return (url.to_owned(), None) };
-    let (mut rest, mut schema) = (Vec::new(), None);
+/// The parameters that only this store knows.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Own {
+    schema: Option<String>,
+    poll_only: bool,
+}
+
+/// The URL without the store's own parameters, and what they say.
+fn take_parameters(url: &str) -> (String, Own) {
+    let mut own = Own::default();
+    let Some((base, parameters)) = url.split_once('?') else { return (url.to_owned(), own) };
+    let mut rest = Vec::new();
     for parameter in parameters.split('&') {
         match parameter.split_once('=') {
-            Some(("schema", name)) if !name.is_empty() => schema = Some(name.to_owned()),
+            Some(("schema", name)) if !name.is_empty() => own.schema = Some(name.to_owned()),
+            Some(("poll_only", value @ ("true" | "false"))) => own.poll_only = value == "true",
             _ => rest.push(parameter),
         }
     }
-    let rest = rest.join("&");
-    let base = base.to_owned();
-    (if rest.is_empty() { base } else { format!("{base}?{rest}") }, schema)
+    let (base, rest) = (base.to_owned(), rest.join("&"));
+    (if rest.is_empty() { base } else { format!("{base}?{rest}") }, own)
 }
 
 /// A URL as an error may show it.
@@ -346,14 +371,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_schema_is_the_urls_own_parameter() {
-        let check = |url: &str, rest: &str, schema: Option<&str>| {
-            assert_eq!(take_schema(url), (rest.to_owned(), schema.map(str::to_owned)));
+    fn two_parameters_are_the_stores_own() {
+        let check = |url: &str, rest: &str, schema: Option<&str>, poll_only| {
+            let own = Own { schema: schema.map(str::to_owned), poll_only };
+            assert_eq!(take_parameters(url), (rest.to_owned(), own));
         };
-        check("postgres://h/d", "postgres://h/d", None);
-        check("postgres://h/d?schema=a", "postgres://h/d", Some("a"));
-        check("postgres://h/d?x=1&schema=a&y=2", "postgres://h/d?x=1&y=2", Some("a"));
-        check("postgres://h/d?schema=", "postgres://h/d?schema=", None);
+        check("postgres://h/d", "postgres://h/d", None, false);
+        check("postgres://h/d?schema=a", "postgres://h/d", Some("a"), false);
+        check("postgres://h/d?x=1&schema=a&y=2&poll_only=true", "postgres://h/d?x=1&y=2", Some("a"), true);
+        // What makes no sense is left for the server's client to refuse.
+        check("postgres://h/d?schema=&poll_only=yes", "postgres://h/d?schema=&poll_only=yes", None, false);
     }
 
     #[test]

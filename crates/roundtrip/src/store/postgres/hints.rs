@@ -1,0 +1,254 @@
+//! Hints from process to process: one connection that listens, one that notifies.
+//!
+//! ```text
+//!   tick ──▶ topics that are pending ──▶ notify, outside of any tick ──▶ listen ──▶ Hints
+//! ```
+//!
+//! A notification in the transaction that writes would hold up all others until its commit;
+//! on a connection of its own it holds up nobody. What is touched while one notification is
+//! under way goes with the next.
+//!
+//! Failure modes: whatever is lost on the way costs a poll interval, since everybody polls
+//! besides. A listener that lost its connection gives every hint when it is back.
+
+use std::collections::BTreeSet;
+use std::future::poll_fn;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::task::JoinHandle;
+use tokio_postgres::{AsyncMessage, Client, Config, NoTls};
+
+use super::Topic;
+use crate::store::Hints;
+use crate::words::{Destination, RouteName};
+
+/// How often a silent connection is asked whether it is still there.
+const HEARTBEAT: Duration = Duration::from_secs(10);
+/// How long it may take to answer.
+const HEARTBEAT_MAX: Duration = Duration::from_secs(5);
+/// How long a broken connection is left alone.
+const RECONNECT: Duration = Duration::from_millis(500);
+/// More topics than this are told as all of them.
+const TOPICS_MAX: usize = 1024;
+/// How much one notification carries; the server takes fewer than 8000 bytes.
+const NOTIFICATION_BYTES_MAX: usize = 7000;
+/// Stands for all topics.
+const ALL: &str = "*";
+
+/// What is still to be told to other processes.
+#[derive(Default)]
+struct Pending {
+    topics: Mutex<BTreeSet<Topic>>,
+    more: Notify,
+}
+
+/// The two tasks; they end with the store.
+pub(super) struct Bells {
+    pending: Arc<Pending>,
+    tasks: [JoinHandle<()>; 2],
+}
+
+impl Drop for Bells {
+    fn drop(&mut self) {
+        self.tasks.iter().for_each(JoinHandle::abort);
+    }
+}
+
+impl Bells {
+    /// Starts listening and notifying for the process with this epoch.
+    pub(super) fn hang(config: &Config, schema: &str, epoch: u64, hints: &Arc<Hints>) -> Bells {
+        let channel = channel(schema);
+        let pending = Arc::new(Pending::default());
+        let listen = listen(config.clone(), channel.clone(), epoch, Arc::downgrade(hints));
+        let notify = notify(config.clone(), channel, epoch, pending.clone());
+        Bells { pending, tasks: [tokio::spawn(listen), tokio::spawn(notify)] }
+    }
+
+    /// Lets other processes know, soon.
+    pub(super) fn ring(&self, touched: &BTreeSet<Topic>) {
+        let mut topics = self.pending.topics.lock().unwrap_or_else(PoisonError::into_inner);
+        // Every tick is news for whoever reads the journal.
+        topics.insert(Topic::Journal);
+        topics.extend(touched.iter().take(TOPICS_MAX + 1).cloned());
+        self.pending.more.notify_one();
+    }
+}
+
+/// A name that fits, whatever the schema's is.
+fn channel(schema: &str) -> String {
+    let hash = blake3::hash(schema.as_bytes()).to_hex();
+    format!("roundtrip_{}", &hash[..16])
+}
+
+async fn listen(config: Config, channel: String, epoch: u64, hints: Weak<Hints>) {
+    loop {
+        if let Err(error) = listen_once(&config, &channel, epoch, &hints).await {
+            tracing::warn!(%error, "hints from other processes are lost; polling goes on");
+        }
+        if hints.strong_count() == 0 {
+            return;
+        }
+        tokio::time::sleep(RECONNECT).await;
+    }
+}
+
+/// Gives hints as they come, until the connection breaks.
+async fn listen_once(
+    config: &Config,
+    channel: &str,
+    epoch: u64,
+    hints: &Weak<Hints>,
+) -> Result<(), tokio_postgres::Error> {
+    let (client, mut connection) = config.connect(NoTls).await?;
+    let receive = async {
+        while let Some(message) = poll_fn(|context| connection.poll_message(context)).await {
+            if let (AsyncMessage::Notification(told), Some(hints)) = (message?, hints.upgrade()) {
+                give(&hints, told.payload(), epoch);
+            }
+        }
+        Ok(())
+    };
+    let ask = async {
+        client.batch_execute(&format!("LISTEN {channel}")).await?;
+        // What was told before is lost: everybody looks once.
+        if let Some(hints) = hints.upgrade() {
+            hints.give_all();
+        }
+        beat(&client).await
+    };
+    tokio::select! {
+        ended = receive => ended,
+        ended = ask => ended,
+    }
+}
+
+/// Asks again and again whether the server is there; ends when it is not.
+async fn beat(client: &Client) -> Result<(), tokio_postgres::Error> {
+    loop {
+        tokio::time::sleep(HEARTBEAT).await;
+        match tokio::time::timeout(HEARTBEAT_MAX, client.batch_execute("SELECT")).await {
+            Ok(answer) => answer?,
+            Err(_silent) => return Ok(()),
+        }
+    }
+}
+
+fn give(hints: &Hints, told: &str, own_epoch: u64) {
+    let mut lines = told.lines();
+    if lines.next() == Some(own_epoch.to_string().as_str()) {
+        return;
+    }
+    let mut topics = Vec::new();
+    for line in lines {
+        match read(line) {
+            Some(topic) => topics.push(topic),
+            None => return hints.give_all(),
+        }
+    }
+    hints.give(topics);
+}
+
+async fn notify(config: Config, channel: String, epoch: u64, pending: Arc<Pending>) {
+    loop {
+        pending.more.notified().await;
+        if let Err(error) = notify_all(&config, &channel, epoch, &pending).await {
+            tracing::warn!(%error, "hints to other processes are lost; they poll");
+        }
+        tokio::time::sleep(RECONNECT).await;
+    }
+}
+
+/// Tells what is pending, again and again, until the connection breaks.
+async fn notify_all(
+    config: &Config,
+    channel: &str,
+    epoch: u64,
+    pending: &Pending,
+) -> Result<(), tokio_postgres::Error> {
+    let (client, connection) = config.connect(NoTls).await?;
+    let tell = async {
+        // A hint that a crash forgets is no loss.
+        client.batch_execute("SET synchronous_commit = off").await?;
+        let statement = client.prepare("SELECT pg_notify($1, $2)").await?;
+        loop {
+            let topics = std::mem::take(&mut *pending.topics.lock().unwrap_or_else(PoisonError::into_inner));
+            for told in messages(&topics, epoch) {
+                client.execute(&statement, &[&channel, &told]).await?;
+            }
+            pending.more.notified().await;
+        }
+    };
+    tokio::select! {
+        ended = connection => ended,
+        ended = tell => ended,
+    }
+}
+
+/// These topics as notifications.
+fn messages(topics: &BTreeSet<Topic>, epoch: u64) -> Vec<String> {
+    if topics.len() > TOPICS_MAX {
+        return vec![format!("{epoch}\n{ALL}")];
+    }
+    let mut messages: Vec<String> = Vec::new();
+    for topic in topics {
+        let line = written(topic);
+        match messages.last_mut().filter(|last| last.len() + line.len() < NOTIFICATION_BYTES_MAX) {
+            Some(last) => *last = format!("{last}\n{line}"),
+            None => messages.push(format!("{epoch}\n{line}")),
+        }
+    }
+    messages
+}
+
+fn written(topic: &Topic) -> String {
+    match topic {
+        Topic::Inbox(route) => format!("inbox {route}"),
+        Topic::Outbox(destination) => format!("outbox {destination}"),
+        Topic::Amendments => "amendments".to_owned(),
+        Topic::Journal => "journal".to_owned(),
+    }
+}
+
+/// The topic of a line; none, if it stands for all or comes from a newer version.
+fn read(line: &str) -> Option<Topic> {
+    match line.split_once(' ') {
+        Some(("inbox", route)) => RouteName::new(route).ok().map(Topic::Inbox),
+        Some(("outbox", destination)) => Destination::new(destination).ok().map(Topic::Outbox),
+        None if line == "amendments" => Some(Topic::Amendments),
+        None if line == "journal" => Some(Topic::Journal),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+    use super::*;
+
+    fn inbox(n: usize) -> Topic {
+        Topic::Inbox(RouteName::new(&format!("{n:0>120}")).unwrap())
+    }
+
+    #[test]
+    fn topics_survive_the_wire() {
+        let outbox = Topic::Outbox(Destination::new("chain").unwrap());
+        for topic in [inbox(1), outbox, Topic::Amendments, Topic::Journal] {
+            assert_eq!(read(&written(&topic)), Some(topic));
+        }
+        assert_eq!((read(ALL), read("weather fine")), (None, None));
+    }
+
+    #[test]
+    fn notifications_are_bounded() {
+        let topics: BTreeSet<Topic> = (0..TOPICS_MAX).map(inbox).collect();
+        let told = messages(&topics, 7);
+        assert!(told.iter().all(|told| told.len() < 8000 && told.starts_with("7\n")));
+        let lines: usize = told.iter().map(|told| told.lines().count() - 1).sum();
+        assert_eq!(lines, TOPICS_MAX);
+        let too_many: BTreeSet<Topic> = (0..=TOPICS_MAX).map(inbox).collect();
+        assert_eq!(messages(&too_many, 7), ["7\n*"]);
+        assert_eq!(messages(&BTreeSet::new(), 7), Vec::<String>::new());
+    }
+}
