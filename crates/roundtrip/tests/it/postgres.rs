@@ -9,10 +9,13 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use roundtrip::clock::{Clock, ManualClock};
+use roundtrip::inbox::StateKind;
 use roundtrip::sender::{AttemptKind, LaneStatus};
+use roundtrip::store::journal::Event;
 use roundtrip::store::op::{
-    Admission, Admit, Define, Effect, LaneOrder, Lead, Lease, NewRequest, Order, Outcome, Seat, Stale,
+    Admission, Admit, Define, Effect, LaneOrder, Lead, Lease, NewRequest, Op, Order, Outcome, Seat, Stale,
 };
+use roundtrip::store::policy::{Gate, Horizon, RoutePolicy};
 use roundtrip::store::{Options, PostgresStore, ReadExt, Store, StoreError, StoreExt, StoreFuture, Topic};
 use roundtrip::testkit::bench::{Harness, OPTIONS, START};
 use roundtrip::testkit::samples::*;
@@ -50,19 +53,41 @@ impl Server {
             data.display()
         );
         run(Command::new("sh").arg("-c").arg(initdb).stdout(Stdio::null()));
+        // Started again whenever it dies, until the test run ends.
         let keep = format!(
-            "cd {folder} && {user} {bin}/postgres -D data -k {folder} -c listen_addresses= -c max_connections=200 \
-             > log 2>&1 & cat > /dev/null; kill -INT $(head -n 1 {folder}/data/postmaster.pid); wait; rm -rf {folder}",
+            "cd {folder}; (while [ ! -e stop ]; do {user} {bin}/postgres -D data -k {folder} -c listen_addresses= \
+             -c max_connections=200 >> log 2>&1; done) & cat > /dev/null; touch stop; \
+             kill -INT $(head -n 1 data/postmaster.pid); wait; rm -rf {folder}",
             bin = bin.display(),
             folder = folder.display(),
         );
         let keeper = Command::new("sh").arg("-c").arg(keep).stdin(Stdio::piped()).spawn().unwrap();
-        let (status, started) = (data.join("postmaster.pid"), Instant::now());
-        while !std::fs::read_to_string(&status).is_ok_and(|text| text.lines().any(|line| line.trim() == "ready")) {
-            assert!(started.elapsed() < START_MAX, "the server does not start: see {}/log", folder.display());
+        let server = Server { folder, _keeper: keeper };
+        server.wait_until_ready(None);
+        server
+    }
+
+    /// Waits for the server that comes after the one with this number.
+    fn wait_until_ready(&self, before: Option<u32>) {
+        let started = Instant::now();
+        while self.ready().is_none_or(|number| Some(number) == before) {
+            assert!(started.elapsed() < START_MAX, "the server does not start: see {}/log", self.folder.display());
             std::thread::yield_now();
         }
-        Server { folder, _keeper: keeper }
+    }
+
+    /// The process number of a server that takes connections.
+    fn ready(&self) -> Option<u32> {
+        let status = std::fs::read_to_string(self.folder.join("data/postmaster.pid")).ok()?;
+        let ready = status.lines().any(|line| line.trim() == "ready");
+        status.lines().next()?.trim().parse().ok().filter(|_| ready)
+    }
+
+    /// Ends the server as a power cut would; the next is on its way.
+    fn kill(&self) -> Option<u32> {
+        let number = self.ready()?;
+        run(Command::new("kill").arg("-KILL").arg(number.to_string()));
+        Some(number)
     }
 
     fn url(&self, schema: &str) -> String {
@@ -258,5 +283,72 @@ async fn a_hint_reaches_the_other_process() {
         one.apply_one(Admit { cursor: None, requests: vec![request(n)] }).await.unwrap();
         let hinted = tokio::time::timeout(START_MAX, changes.changed()).await;
         assert!(hinted.is_ok_and(|here| here), "request {n} is not told of");
+    }
+}
+
+/// The server dies again and again while requests go through it: each of them is answered
+/// once, and none is lost.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_is_killed_loses_nothing() {
+    const REQUESTS: u64 = 300;
+    const KILLS: u64 = 4;
+    let server = Server::start();
+    let open = || PostgresStore::new(&server.url("killed"), Options::default()).unwrap();
+    let (intake, work) = (open(), open());
+    let policy = RoutePolicy { destination: None, publish_on: Gate::Seen, horizon: Horizon::Forever, ..policy() };
+    until_known(&intake, Define { route: route(), policy }.into()).await;
+    let admit = async {
+        for n in 1..=REQUESTS {
+            until_known(&intake, Admit { cursor: None, requests: vec![request(n)] }.into()).await;
+        }
+    };
+    let answered = AtomicU64::new(0);
+    let answer_all = async {
+        for claim in 1.. {
+            let Effect::Leased(grants) = until_known(&work, Lease { claim: ClaimId(claim), ..lease(5) }.into()).await
+            else {
+                panic!("a lease brings grants")
+            };
+            for grant in &grants {
+                until_known(&work, answer(grant).into()).await;
+                answered.fetch_add(1, Ordering::SeqCst);
+            }
+            if answered.load(Ordering::SeqCst) == REQUESTS {
+                break;
+            }
+        }
+    };
+    let kill = async {
+        for kill in 1..=KILLS {
+            while answered.load(Ordering::SeqCst) < kill * REQUESTS / (KILLS + 1) {
+                tokio::task::yield_now().await;
+            }
+            let before = server.kill();
+            tokio::task::block_in_place(|| server.wait_until_ready(before));
+        }
+    };
+    tokio::join!(admit, answer_all, kill);
+    assert_eq!(work.counts().await.unwrap(), []);
+    for n in 1..=REQUESTS {
+        let told = work.timeline(id(n)).await.unwrap();
+        let told: Vec<&Event> = told.iter().map(|entry| &entry.event).collect();
+        let whole =
+            matches!(told[..], [Event::Admitted { .. }, Event::Leased { .. }, Event::Answered, Event::Ended { .. }]);
+        assert!(whole, "request {n}: {told:?}");
+    }
+}
+
+/// Does one operation until its outcome is known, and shows what it brought.
+async fn until_known(store: &PostgresStore, op: Op) -> Effect {
+    let started = Instant::now();
+    loop {
+        match store.apply_one(op.clone()).await {
+            Ok(Outcome::Applied(effect) | Outcome::Duplicate(effect)) => return effect,
+            // The answer that was lost had settled it.
+            Ok(Outcome::Stale(Stale::Lease(StateKind::Settled))) => return Effect::Now(StateKind::Settled),
+            Ok(other) => panic!("{op:?}: {other:?}"),
+            Err(error) => assert!(error.is_retryable() && started.elapsed() < START_MAX, "{op:?}: {error}"),
+        }
+        tokio::task::yield_now().await;
     }
 }

@@ -138,6 +138,8 @@ pub(super) struct Fetched {
     pub(super) counted: Vec<(RouteNo, u64)>,
     pub(super) paces: BTreeMap<RouteNo, (u64, Pace)>,
     pub(super) tray: Tray,
+    /// Ids of requests that operations name, by occurrence or slot too: they may end.
+    named: BTreeSet<RequestId>,
     /// Ids whose live requests are all here.
     closed: BTreeSet<RequestId>,
 }
@@ -176,6 +178,7 @@ impl Sight<'_> {
 #[derive(Clone, Copy)]
 enum Of {
     Live,
+    Named,
     /// Live requests of which all that share their ids are needed.
     Ending,
     WithBody,
@@ -211,7 +214,7 @@ impl<'a> Flight<'a> {
         }
         let (lanes, nonces): (Vec<i32>, Vec<i64>) = needs.slots.iter().map(slot).unzip();
         let (ids, occurrences) = (id_bytes(&needs.ids), occurrence_bytes(&needs.occurrences));
-        self.add(Of::Live, NAMED, vec![param(ids.clone()), param(occurrences.clone()), param(lanes), param(nonces)]);
+        self.add(Of::Named, NAMED, vec![param(ids.clone()), param(occurrences.clone()), param(lanes), param(nonces)]);
         if !ids.is_empty() {
             self.add(Of::Ended, ENDED, vec![param(ids.clone())]);
             self.add(Of::Groups, GROUPS_OF, vec![param(ids)]);
@@ -368,7 +371,7 @@ impl Fetched {
         let mut flight = Flight::default();
         self.add_lines(&mut flight, needs, sight);
         self.add_parcels_of_live(&mut flight);
-        self.add_groups_of_live(&mut flight);
+        self.add_groups_of_named(&mut flight);
         self.fly(wire, flight).await?;
         Ok(())
     }
@@ -445,10 +448,9 @@ impl Fetched {
         }
     }
 
-    /// The groups that refer to requests found otherwise than by id.
-    fn add_groups_of_live(&self, flight: &mut Flight<'_>) {
-        let others = self.live.values().map(|loaded| loaded.request.id).filter(|id| !self.closed.contains(id));
-        let others: BTreeSet<RequestId> = others.collect();
+    /// The groups that refer to requests named otherwise than by id.
+    fn add_groups_of_named(&self, flight: &mut Flight<'_>) {
+        let others: BTreeSet<RequestId> = self.named.difference(&self.closed).copied().collect();
         if !others.is_empty() {
             flight.add(Of::Groups, GROUPS_OF, vec![param(id_bytes(&others))]);
         }
@@ -473,6 +475,10 @@ impl Fetched {
         match of {
             Of::Live => {
                 self.take_live(row)?;
+            }
+            Of::Named => {
+                let seq = self.take_live(row)?;
+                self.named.extend(self.live.get(&seq).map(|loaded| loaded.request.id));
             }
             Of::Ending => {
                 let seq = self.take_live(row)?;
