@@ -235,3 +235,64 @@ impl Needs {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+    use super::*;
+    use crate::listener::Head;
+    use crate::store::op::{ChainTick, Define, Extend, Lease, Prune};
+    use crate::store::policy::RoutePolicy;
+    use crate::words::{Token, WorkerName};
+
+    const NOW: UnixMs = UnixMs(1000);
+
+    fn route() -> RouteName {
+        RouteName::new("orders").unwrap()
+    }
+
+    fn origin() -> OriginName {
+        OriginName::new("chain").unwrap()
+    }
+
+    fn needs(batch: &[Op]) -> Needs {
+        let head = Some(Head { height: Height(7), at: NOW, told_at: NOW });
+        let fixtures = [
+            Fixture::Route { no: RouteNo(0), name: route(), policy: RoutePolicy::default(), paused: false },
+            Fixture::Origin { no: OriginNo(3), name: origin(), floor: Height(2), head },
+        ];
+        Needs::of(batch, fixtures.iter(), NOW)
+    }
+
+    fn lease(max: usize) -> Op {
+        let (worker, claim) = (WorkerName::new("w").unwrap(), ClaimId(9));
+        Op::Lease(Lease { route: route(), worker, max, claim, lease_ms: None })
+    }
+
+    #[test]
+    fn a_route_is_read_whole_only_if_its_policies_change() {
+        let define = |policy| needs(&[Op::Define(Define { route: route(), policy })]).routes;
+        assert_eq!(define(RoutePolicy::default()), BTreeSet::new());
+        assert_eq!(define(RoutePolicy { capacity: 1, ..RoutePolicy::default() }), BTreeSet::from([RouteNo(0)]));
+    }
+
+    #[test]
+    fn leases_reach_past_those_that_the_batch_names() {
+        let id = RequestId([1; 32]);
+        let extend = Op::Extend(Extend { id, token: Token { epoch: 1, count: 1 }, lease_ms: None });
+        let wanted = |batch: &[Op]| needs(batch).leases[&RouteNo(0)];
+        assert_eq!(wanted(&[lease(5)]), Wanted { requests: 5, leases: 1 });
+        assert_eq!(wanted(&[lease(5), extend, lease(usize::MAX)]), Wanted { requests: 6 + LEASE_MAX, leases: 2 });
+    }
+
+    #[test]
+    fn a_tick_and_a_floor_count_in_their_own_batch() {
+        let wall = (When::ALWAYS, When::at(NOW));
+        let chain = |height| (When::height(OriginNo(3), Height(0)), When::height(OriginNo(3), Height(height)));
+        assert_eq!(needs(&[]).reached, [wall, chain(7)]);
+        let tick = |height| Op::Tick(ChainTick { origin: origin(), height: Height(height), at: NOW });
+        assert_eq!(needs(&[tick(9), tick(8)]).reached, [wall, chain(9)]);
+        let floors = vec![Place { origin: origin(), height: Height(5) }];
+        assert_eq!(needs(&[Op::Prune(Prune { limit: 4, floors })]).floors, [(OriginNo(3), Height(5))]);
+    }
+}
