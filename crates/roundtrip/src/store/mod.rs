@@ -13,6 +13,8 @@
 mod batched;
 pub(crate) mod disk;
 pub mod journal;
+#[cfg(feature = "postgres")]
+mod loan;
 mod machine;
 mod memory;
 pub mod op;

@@ -49,10 +49,9 @@ pub(crate) struct Loan {
     pub(crate) paces: Vec<(RouteNo, Pace)>,
 }
 
-/// A live request and where it is listed.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Place<'a> {
-    pub(crate) request: &'a Request,
+/// Where a live request is listed: what does not follow from its record alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Listed {
     pub(crate) state: StateKind,
     /// Its rank among those that may be handed out, if it may be.
     pub(crate) turn: Option<u64>,
@@ -115,11 +114,11 @@ impl Machine {
     }
 
     /// Every live request that is here, and where it is listed.
-    pub(crate) fn places(&self) -> impl Iterator<Item = Place<'_>> {
-        self.requests.iter().map(|request| self.place(request))
+    pub(crate) fn places(&self) -> impl Iterator<Item = (&Request, Listed)> {
+        self.requests.iter().map(|request| (request, self.place(request)))
     }
 
-    fn place<'a>(&self, request: &'a Request) -> Place<'a> {
+    fn place(&self, request: &Request) -> Listed {
         let route = self.route(request.route);
         let rank = line::rank(route.policy.order, request);
         let turn = match route.policy.order {
@@ -129,8 +128,7 @@ impl Machine {
         let listed = |when: When, index: &std::collections::BTreeMap<(When, Seq), Slot>| {
             index.contains_key(&(when, request.seq)).then_some(when)
         };
-        Place {
-            request,
+        Listed {
             state: self.kind(request),
             turn,
             due: listed(request.due, &self.due),

@@ -35,7 +35,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use line::{Lines, Ranked};
 pub(crate) use load::next_epoch;
 #[cfg(feature = "postgres")]
-pub(crate) use loan::{Loan, Place};
+pub(crate) use loan::{Listed, Loan};
 #[cfg(feature = "postgres")]
 pub(crate) use pace::Pace;
 #[cfg(not(feature = "postgres"))]

@@ -1,35 +1,19 @@
-//! Fetching what a batch needs, in as few flights as what depends on what allows.
-//!
-//! ```text
-//!   what is named or due ──▶ what shares an id with what may end ──▶ lines of keys, parcels
-//! ```
+//! Wants as statements, and rows as what they bring.
 //!
 //! Nothing is locked row by row: whoever writes holds the one row of `numbers`, and whoever
 //! reads has a snapshot.
 
-use std::collections::btree_map::Entry;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use tokio_postgres::Row;
 
-use super::needs::{Needs, Wanted};
-use super::tray::Tray;
-use super::wire::{Call, PgError, Wire, decode, hash, int, ordered, param, time, uint};
-use crate::groups::GroupState;
-use crate::inbox::{Request, RouteNo, State, When};
-use crate::outbox::{Delivery, LaneNo};
-use crate::sender::Parcel;
-use crate::store::disk::{Body, ColdKey, ColdReceipt, Fixture, GroupRow, ItemRow};
-use crate::store::machine::{PROMOTE_MAX, Pace, random_place};
-use crate::store::policy::QueueOrder;
-use crate::words::{
-    Encoding, GroupKey, ItemId, Nonce, OccurrenceId, OrderKey, Payload, REPLY_BYTES_MAX, RequestId, RouteName, Seq,
-    UnixMs,
-};
-
-/// How many more are fetched for leases in random order that share a batch: each starts at
-/// another place.
-const RANDOM_MORE: usize = 256;
+use super::wire::{Call, Param, PgError, Wire, hash, int, ordered, param, time, uint, unordered};
+use crate::inbox::{Request, RouteNo, StateKind, When};
+use crate::outbox::LaneNo;
+use crate::store::disk::{Body, ColdKey, ItemRow};
+use crate::store::loan::{CountedRow, Damaged, Found, Lender, LiveRow, Want, decode};
+use crate::store::machine::Listed;
+use crate::words::{Encoding, GroupKey, ItemId, Nonce, OccurrenceId, Payload, RequestId, Seq, UnixMs};
 
 const NAMED: &str = "
 WITH named AS (
@@ -110,490 +94,283 @@ SELECT s.occurrence FROM unnest($3::integer[], $4::bigint[]) f(origin, floor),
     LATERAL (SELECT occurrence FROM seen WHERE origin = f.origin AND height < f.floor LIMIT $2) s";
 const COUNTED: &str = "SELECT route, sum(requests)::bigint FROM counted GROUP BY route";
 const PACES: &str = "SELECT route, epoch, record FROM pace";
+const LEASED: &str = "SELECT seq, record, state, turn, due, deadline FROM live WHERE lease_until > $1";
+const COUNTS: &str = "
+SELECT c.route, c.state, c.requests, (SELECT l.admitted_at FROM live l
+    WHERE l.route = c.route AND l.state = c.state ORDER BY l.seq LIMIT 1)
+FROM counted c WHERE c.requests > 0 ORDER BY c.route, c.state";
+const PAGE: &str = "
+SELECT l.seq, l.record, l.state, l.turn, l.due, l.deadline FROM unnest($1::integer[], $2::smallint[]) w(route, state),
+    LATERAL (SELECT * FROM live WHERE route = w.route AND state = w.state AND seq > $3 ORDER BY seq LIMIT $4) l
+ORDER BY l.seq LIMIT $4";
+const READY: &str = "
+SELECT l.seq, l.record, l.state, l.turn, l.due, l.deadline, l.encoding, l.payload FROM (
+    SELECT f.*, r.encoding, r.payload, sum(length(r.payload)) OVER (ORDER BY f.seq) - length(r.payload) AS before FROM (
+        SELECT l.* FROM unnest($1::integer[]) w(route),
+            LATERAL (SELECT * FROM live WHERE route = w.route AND state = 4 AND seq > $2 ORDER BY seq LIMIT $3) l
+        ORDER BY l.seq LIMIT $3) f JOIN response r USING (seq)) l
+WHERE l.before <= $4";
+const CHAIN: &str = "
+WITH RECURSIVE chain AS (
+    SELECT position, previous, record, 1 AS length FROM journal WHERE position = $1
+    UNION ALL SELECT j.position, j.previous, j.record, c.length + 1
+    FROM chain c JOIN journal j ON j.position = c.previous WHERE c.length < $2)
+SELECT record FROM chain";
+const ENTRIES: &str = "SELECT record FROM journal WHERE position >= $1 ORDER BY position LIMIT $2";
+const ITEM_PAYLOADS: &str = "
+SELECT no, encoding, payload FROM (
+    SELECT i.no, i.encoding, i.payload, sum(length(i.payload)) OVER (ORDER BY i.no) - length(i.payload) AS before FROM (
+        SELECT i.* FROM item i JOIN grp g ON i.grp = g.no WHERE g.key = $1 ORDER BY i.no OFFSET $2 LIMIT $3) i) i
+WHERE before <= $4";
 
-/// A live request as it was fetched.
-#[derive(Debug)]
-pub(super) struct Loaded {
-    pub(super) request: Request,
-    pub(super) record: Vec<u8>,
-    pub(super) listed: Listed,
-}
+impl Lender for Wire {
+    type Error = PgError;
 
-/// The columns beside a record that do not follow from it alone.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Listed {
-    pub(super) state: i16,
-    pub(super) turn: Option<i64>,
-    pub(super) due: Option<i64>,
-    pub(super) deadline: Option<i64>,
-}
-
-/// What was fetched.
-#[derive(Debug, Default)]
-pub(super) struct Fetched {
-    pub(super) live: BTreeMap<Seq, Loaded>,
-    pub(super) parcels: BTreeMap<(LaneNo, Nonce), Parcel>,
-    pub(super) groups: BTreeMap<u64, (GroupRow, Option<i64>)>,
-    pub(super) items: BTreeMap<u64, ItemRow>,
-    pub(super) counted: Vec<(RouteNo, u64)>,
-    pub(super) paces: BTreeMap<RouteNo, (u64, Pace)>,
-    pub(super) tray: Tray,
-    /// Ids of requests that operations name, by occurrence or slot too: they may end.
-    named: BTreeSet<RequestId>,
-    /// Ids whose live requests are all here.
-    closed: BTreeSet<RequestId>,
-}
-
-/// What the store knows when it fetches.
-pub(super) struct Sight<'a> {
-    pub(super) now: UnixMs,
-    pub(super) epoch: u64,
-    pub(super) tokens: u64,
-    pub(super) fixtures: &'a BTreeMap<(u8, String), Fixture>,
-}
-
-impl Sight<'_> {
-    fn routes(&self) -> impl Iterator<Item = (RouteNo, &RouteName, QueueOrder)> {
-        self.fixtures.values().filter_map(|fixture| match fixture {
-            Fixture::Route { no, name, policy, .. } => Some((*no, name, policy.order)),
-            _ => None,
-        })
-    }
-
-    /// How many of one key each route with keys hands out at a time.
-    fn keyed(&self) -> BTreeMap<RouteNo, u16> {
-        let keyed = self.routes().filter_map(|(no, _, order)| match order {
-            QueueOrder::KeyedFifo { per_key } => Some((no, per_key)),
-            _ => None,
-        });
-        keyed.collect()
-    }
-
-    fn is_random(&self, route: RouteNo) -> bool {
-        self.routes().any(|(no, _, order)| no == route && order == QueueOrder::Random)
+    async fn fly(&mut self, wants: &[Want]) -> Result<Vec<Found>, PgError> {
+        let answers = self.send("", wants.iter().map(call).collect(), "").await?;
+        wants.iter().zip(answers).map(|(want, rows)| found(want, &rows)).collect()
     }
 }
 
-/// What an answer of a flight holds.
-#[derive(Clone, Copy)]
-enum Of {
-    Live,
-    Named,
-    /// Live requests of which all that share their ids are needed.
-    Ending,
-    WithBody,
-    Bodies,
-    Responses,
-    Ended,
-    Seen,
-    Parcels,
-    Groups,
-    Items,
-    ExpiredIds,
-    ExpiredOccurrences,
-    Counted,
-    Paces,
-}
-
-/// Calls, and what each brings.
-#[derive(Default)]
-pub(super) struct Flight<'a> {
-    calls: Vec<Call<'a>>,
-    of: Vec<Of>,
-}
-
-impl<'a> Flight<'a> {
-    fn add(&mut self, of: Of, sql: &'static str, params: Vec<super::wire::Param<'a>>) {
-        self.calls.push(Call::new(sql, params));
-        self.of.push(of);
-    }
-
-    fn add_named(&mut self, needs: &'a Needs) {
-        if needs.ids.is_empty() && needs.occurrences.is_empty() && needs.slots.is_empty() {
-            return;
+/// The statement that answers a want.
+fn call(want: &Want) -> Call<'_> {
+    match want {
+        Want::Named { ids, occurrences, slots } => {
+            let (lanes, nonces): (Vec<i32>, Vec<i64>) = slots.iter().map(slot).unzip();
+            let occurrences = param(occurrence_bytes(occurrences));
+            Call::new(NAMED, vec![param(id_bytes(ids)), occurrences, param(lanes), param(nonces)])
         }
-        let (lanes, nonces): (Vec<i32>, Vec<i64>) = needs.slots.iter().map(slot).unzip();
-        let (ids, occurrences) = (id_bytes(&needs.ids), occurrence_bytes(&needs.occurrences));
-        self.add(Of::Named, NAMED, vec![param(ids.clone()), param(occurrences.clone()), param(lanes), param(nonces)]);
-        if !ids.is_empty() {
-            self.add(Of::Ended, ENDED, vec![param(ids.clone())]);
-            self.add(Of::Groups, GROUPS_OF, vec![param(ids)]);
+        Want::Bodies(ids) => Call::new(BODIES, vec![param(id_bytes(ids))]),
+        Want::BodiesOf { seqs, bytes } => {
+            let seqs: Vec<i64> = seqs.iter().map(|seq| int(seq.0)).collect();
+            Call::new(BODIES_OF, vec![param(seqs), param(few(*bytes))])
         }
-        if !needs.occurrences.is_empty() {
-            self.add(Of::Seen, SEEN, vec![param(occurrences)]);
+        Want::Responses(ids) => Call::new(RESPONSES, vec![param(id_bytes(ids))]),
+        Want::Ended(ids) => Call::new(ENDED, vec![param(id_bytes(ids))]),
+        Want::Seen(occurrences) => Call::new(SEEN, vec![param(occurrence_bytes(occurrences))]),
+        Want::GroupsOf(ids) => Call::new(GROUPS_OF, vec![param(id_bytes(ids))]),
+        Want::Turns { route, requests, reached, bytes, from } => {
+            let (first, last) = ranges(reached);
+            let bounds = vec![param(i32::from(route.0)), param(few(*requests)), first, last];
+            let more = [param(few(*bytes)), param(ordered(*from))];
+            Call::new(TURNS, bounds.into_iter().chain(more).collect())
         }
-        if !needs.bodies.is_empty() {
-            self.add(Of::Bodies, BODIES, vec![param(id_bytes(&needs.bodies))]);
+        Want::Claimed(claims) => {
+            let claims: Vec<i64> = claims.iter().map(|claim| int(claim.0)).collect();
+            Call::new(CLAIMED, vec![param(claims)])
         }
-    }
-
-    fn add_leases(&mut self, needs: &Needs, sight: &Sight<'_>) {
-        for (&route, &Wanted { requests, leases }) in &needs.leases {
-            let (first, last) = ranges(&needs.reached);
-            let bytes = few(REPLY_BYTES_MAX.saturating_mul(leases));
-            let (place, more) = match sight.is_random(route) {
-                true => (ordered(random_place(sight.epoch, sight.tokens)), RANDOM_MORE * (leases - 1)),
-                false => (i64::MIN, 0),
-            };
-            let bounds = vec![param(i32::from(route.0)), param(few(requests + more)), param(first), param(last)];
-            self.add(Of::WithBody, TURNS, bounds.into_iter().chain([param(bytes), param(place)]).collect());
-        }
-        if !needs.claims.is_empty() {
-            let claims: Vec<i64> = needs.claims.iter().map(|claim| int(claim.0)).collect();
-            self.add(Of::WithBody, CLAIMED, vec![param(claims)]);
-        }
-    }
-
-    fn add_duties(&mut self, needs: &'a Needs, sight: &Sight<'_>) {
-        let now = time(sight.now);
-        let due = |sql, of, limit: usize, flight: &mut Flight<'a>| {
-            let (first, last) = ranges(&needs.reached);
-            flight.add(of, sql, vec![param(first), param(last), param(few(limit))]);
-        };
-        due(DUE, Of::Live, PROMOTE_MAX, self);
-        if needs.rescue > 0 {
-            self.add(Of::Live, SILENT, vec![param(now), param(few(needs.rescue))]);
-        }
-        if needs.expire > 0 {
-            due(OVERDUE, Of::Ending, needs.expire, self);
-        }
-        if needs.fire > 0 {
-            due(FIRED, Of::Groups, needs.fire, self);
-        }
-        if needs.prune > 0 {
-            let limit = few(needs.prune);
+        Want::Due { reached, limit } => due(DUE, reached, *limit),
+        Want::Overdue { reached, limit } => due(OVERDUE, reached, *limit),
+        Want::Fired { reached, limit } => due(FIRED, reached, *limit),
+        Want::Silent { now, limit } => over(SILENT, *now, *limit),
+        Want::Dead { now, limit } => over(DEAD, *now, *limit),
+        Want::Outlived { now, limit } => over(OUTLIVED, *now, *limit),
+        Want::ExpiredIds { now, limit } => over(EXPIRED_IDS, *now, *limit),
+        Want::ExpiredOccurrences { now, limit, floors } => {
             let (origins, floors): (Vec<i32>, Vec<i64>) =
-                needs.floors.iter().map(|(origin, floor)| (i32::from(origin.0), int(floor.0))).unzip();
-            self.add(Of::Ending, DEAD, vec![param(now), param(limit)]);
-            self.add(Of::Groups, OUTLIVED, vec![param(now), param(limit)]);
-            self.add(Of::ExpiredIds, EXPIRED_IDS, vec![param(now), param(limit)]);
-            let over = vec![param(now), param(limit), param(origins), param(floors)];
-            self.add(Of::ExpiredOccurrences, EXPIRED_OCCURRENCES, over);
+                floors.iter().map(|(origin, floor)| (i32::from(origin.0), int(floor.0))).unzip();
+            let params = vec![param(time(*now)), param(few(*limit)), param(origins), param(floors)];
+            Call::new(EXPIRED_OCCURRENCES, params)
         }
-    }
-
-    fn add_rest(&mut self, needs: &'a Needs) {
-        if !needs.routes.is_empty() {
-            let routes: Vec<i32> = needs.routes.iter().map(|no| i32::from(no.0)).collect();
-            self.add(Of::Ending, ROUTES, vec![param(routes)]);
-        }
-        self.add_lanes(&needs.lanes);
-        self.add_groups(&needs.groups);
-        self.add(Of::Counted, COUNTED, Vec::new());
-        self.add(Of::Paces, PACES, Vec::new());
-    }
-
-    pub(super) fn add_lanes(&mut self, lanes: &BTreeSet<LaneNo>) {
-        if !lanes.is_empty() {
+        Want::Leased { now } => Call::new(LEASED, vec![param(time(*now))]),
+        Want::Routes(routes) => Call::new(ROUTES, vec![numbers_of(routes.iter())]),
+        Want::Lanes(lanes) => {
             let lanes: Vec<i32> = lanes.iter().map(|no| i32::from(no.0)).collect();
-            self.add(Of::Parcels, LANES, vec![param(lanes)]);
+            Call::new(LANES, vec![param(lanes)])
         }
-    }
-
-    pub(super) fn add_groups(&mut self, groups: &'a BTreeSet<GroupKey>) {
-        if !groups.is_empty() {
+        Want::Parcels(slots) => {
+            let (lanes, nonces): (Vec<i32>, Vec<i64>) = slots.iter().map(slot).unzip();
+            Call::new(PARCELS, vec![param(lanes), param(nonces)])
+        }
+        Want::Groups(groups) => {
             let keys: Vec<&str> = groups.iter().map(GroupKey::as_str).collect();
-            self.add(Of::Groups, GROUPS, vec![param(keys)]);
+            Call::new(GROUPS, vec![param(keys)])
         }
-    }
-
-    /// Live requests by a statement of the caller's.
-    pub(super) fn add_live(&mut self, sql: &'static str, params: Vec<super::wire::Param<'a>>) {
-        self.add(Of::Live, sql, params);
-    }
-
-    pub(super) fn add_responses(&mut self, needs: &Needs) {
-        self.add(Of::Responses, RESPONSES, vec![param(id_bytes(&needs.ids))]);
+        Want::Items(of) => {
+            let (groups, fews): (Vec<i64>, Vec<i64>) = of.iter().map(|(no, most)| (int(*no), few(*most))).unzip();
+            Call::new(ITEMS, vec![param(groups), param(fews)])
+        }
+        Want::Lines(lines) => {
+            let keys: Vec<&str> = lines.iter().map(|(_, key, _)| key.as_str()).collect();
+            let fews: Vec<i64> = lines.iter().map(|(_, _, most)| few(*most)).collect();
+            let routes = numbers_of(lines.iter().map(|(route, _, _)| route));
+            Call::new(LINES, vec![routes, param(keys), param(fews)])
+        }
+        Want::Counted => Call::new(COUNTED, Vec::new()),
+        Want::Paces => Call::new(PACES, Vec::new()),
+        Want::Page { of, after, limit } => {
+            let states: Vec<i16> = of.iter().map(|(_, state)| *state as i16).collect();
+            let routes = numbers_of(of.iter().map(|(route, _)| route));
+            Call::new(PAGE, vec![routes, param(states), param(number(*after)), param(few(*limit))])
+        }
+        Want::Ready { routes, after, limit, bytes } => {
+            let bounds = vec![numbers_of(routes.iter()), param(number(*after)), param(few(*limit)), param(few(*bytes))];
+            Call::new(READY, bounds)
+        }
+        Want::Chain { last, limit } => {
+            let limit = i32::try_from(*limit).unwrap_or(i32::MAX);
+            Call::new(CHAIN, vec![param(int(*last)), param(limit)])
+        }
+        Want::Entries { from, limit } => Call::new(ENTRIES, vec![param(int(*from)), param(few(*limit))]),
+        Want::ItemPayloads { group, skip, limit, bytes } => {
+            let skip = i64::try_from(*skip).unwrap_or(i64::MAX);
+            let bounds = vec![param(group.as_str()), param(skip), param(few(*limit)), param(few(*bytes))];
+            Call::new(ITEM_PAYLOADS, bounds)
+        }
+        Want::Counts => Call::new(COUNTS, Vec::new()),
     }
 }
 
-impl Fetched {
-    /// Everything that a batch needs.
-    pub(super) async fn all(wire: &mut Wire, needs: &Needs, sight: &Sight<'_>) -> Result<Fetched, PgError> {
-        let mut fetched = Fetched::default();
-        let mut flight = Flight::default();
-        flight.add_named(needs);
-        flight.add_leases(needs, sight);
-        flight.add_duties(needs, sight);
-        flight.add_rest(needs);
-        let ending = fetched.fly(wire, flight).await?;
-        fetched.closed.extend(&needs.ids);
-        fetched.follow(wire, ending, needs, sight).await?;
-        Ok(fetched)
-    }
-
-    /// Bodies that nobody foresaw: of what was queued by the very batch that leases it.
-    pub(super) async fn take_bodies(&mut self, wire: &mut Wire, seqs: Vec<Seq>) -> Result<(), PgError> {
-        let seqs: Vec<i64> = seqs.into_iter().map(|seq| int(seq.0)).collect();
-        let mut flight = Flight::default();
-        flight.add(Of::Bodies, BODIES_OF, vec![param(seqs), param(few(REPLY_BYTES_MAX))]);
-        self.fly(wire, flight).await.map(drop)
-    }
-
-    /// What these needs name, for a read.
-    pub(super) async fn named(wire: &mut Wire, needs: &Needs, sight: &Sight<'_>) -> Result<Fetched, PgError> {
-        let mut flight = Flight::default();
-        flight.add_named(needs);
-        flight.add_lanes(&needs.lanes);
-        flight.add_groups(&needs.groups);
-        flight.add_responses(needs);
-        Fetched::by(wire, flight, sight).await
-    }
-
-    /// What one flight brings, for a read.
-    pub(super) async fn by(wire: &mut Wire, flight: Flight<'_>, sight: &Sight<'_>) -> Result<Fetched, PgError> {
-        let mut fetched = Fetched::default();
-        fetched.fly(wire, flight).await?;
-        let mut after = Flight::default();
-        fetched.add_parcels_of_live(&mut after);
-        let named = fetched.groups.values().map(|(row, _)| row.key.clone()).collect();
-        fetched.add_items(&mut after, &named, sight, i64::MAX);
-        fetched.fly(wire, after).await?;
-        Ok(fetched)
-    }
-
-    /// What follows from what is here: what shares an id with what may end, what open
-    /// groups are to be sealed with, lines of keys, stages of parcels.
-    async fn follow(
-        &mut self,
-        wire: &mut Wire,
-        ending: BTreeSet<RequestId>,
-        needs: &Needs,
-        sight: &Sight<'_>,
-    ) -> Result<(), PgError> {
-        let mut more = self.more_named(ending);
-        more.slots.clear();
-        let mut flight = Flight::default();
-        flight.add_named(&more);
-        self.add_items(&mut flight, &needs.groups, sight, few(needs.prune).saturating_add(1));
-        self.fly(wire, flight).await?;
-        self.closed.extend(&more.ids);
-        let mut flight = Flight::default();
-        self.add_lines(&mut flight, needs, sight);
-        self.add_parcels_of_live(&mut flight);
-        self.add_groups_of_named(&mut flight);
-        self.fly(wire, flight).await?;
-        Ok(())
-    }
-
-    fn more_named(&self, ending: BTreeSet<RequestId>) -> Needs {
-        let mut more = Needs { ids: ending, ..Needs::default() };
-        for plan in self.tray.plans.values() {
-            more.add_new(&plan.request);
+/// What these rows are, as the answer to a want.
+fn found(want: &Want, rows: &[Row]) -> Result<Found, PgError> {
+    Ok(match want {
+        Want::Turns { .. } | Want::Claimed(_) => {
+            Found::Live(each(rows, |row| Ok(LiveRow { body: Some(body(row, 6)?), ..live(row)? }))?)
         }
-        for cold in self.tray.cold.values() {
-            if let ColdReceipt::Seen { id, .. } = cold {
-                more.ids.insert(*id);
-            }
+        Want::Ready { .. } => {
+            Found::Live(each(rows, |row| Ok(LiveRow { response: Some(payload(row, 6)?), ..live(row)? }))?)
         }
-        more.ids.retain(|id| !self.closed.contains(id) || more.bodies.contains(id));
-        more
-    }
-
-    fn add_items(&self, flight: &mut Flight<'_>, named: &BTreeSet<GroupKey>, sight: &Sight<'_>, forgettable: i64) {
-        let (mut groups, mut fews) = (Vec::new(), Vec::new());
-        for (no, (row, _)) in &self.groups {
-            // Of one that is to go, only as many as can go now; of one that is named or open, all.
-            let goes = row.forget_at.is_some_and(|at| at <= sight.now);
-            if !goes && !named.contains(&row.key) && row.state != GroupState::Open {
-                continue;
-            }
-            groups.push(int(*no));
-            fews.push(if goes && !named.contains(&row.key) { forgettable } else { i64::MAX });
+        Want::Named { .. } | Want::Due { .. } | Want::Overdue { .. } | Want::Silent { .. } | Want::Dead { .. } => {
+            Found::Live(each(rows, live)?)
         }
-        if !groups.is_empty() {
-            flight.add(Of::Items, ITEMS, vec![param(groups), param(fews)]);
+        Want::Leased { .. } | Want::Routes(_) | Want::Lines(_) | Want::Page { .. } => Found::Live(each(rows, live)?),
+        Want::Bodies(_) | Want::BodiesOf { .. } => Found::Bodies(each(rows, |row| Ok((seq(row)?, body(row, 1)?)))?),
+        Want::Responses(_) => Found::Responses(each(rows, |row| Ok((seq(row)?, payload(row, 1)?)))?),
+        Want::Ended(_) => Found::Receipts(each(rows, |row| Ok((ended(row)?, decode("ended", row.try_get(1)?)?)))?),
+        Want::Seen(_) => Found::Receipts(each(rows, |row| Ok((seen(row)?, decode("seen", row.try_get(1)?)?)))?),
+        Want::ExpiredIds { .. } => Found::Expired(each(rows, ended)?),
+        Want::ExpiredOccurrences { .. } => Found::Expired(each(rows, seen)?),
+        Want::Lanes(_) | Want::Parcels(_) => Found::Parcels(each(rows, |row| {
+            let slot = (LaneNo(small("parcel", row.try_get(0)?)?), Nonce(uint(row.try_get(1)?)));
+            Ok((slot, decode("parcel", row.try_get(2)?)?))
+        })?),
+        Want::Groups(_) | Want::GroupsOf(_) | Want::Fired { .. } | Want::Outlived { .. } => {
+            Found::Groups(each(rows, |row| {
+                let timer: Option<i64> = row.try_get(1)?;
+                let timer = timer.map_or(When::NEVER, When::from_bits);
+                Ok((uint(row.try_get(0)?), decode("grp", row.try_get(2)?)?, timer))
+            })?)
         }
-    }
-
-    /// The lines of every key that is touched, as far as they can move up.
-    fn add_lines(&self, flight: &mut Flight<'_>, needs: &Needs, sight: &Sight<'_>) {
-        let keyed = sight.keyed();
-        if keyed.is_empty() {
-            return;
+        Want::Items(_) => Found::Items(each(rows, |row| {
+            let (group, id) = (uint(row.try_get(1)?), ItemId(hash("item", row.try_get(2)?)?));
+            Ok((uint(row.try_get(0)?), ItemRow { group, id, late: row.try_get(3)? }))
+        })?),
+        Want::ItemPayloads { .. } => {
+            Found::ItemPayloads(each(rows, |row| Ok((uint(row.try_get(0)?), payload(row, 1)?)))?)
         }
-        let mut touched: BTreeMap<(RouteNo, &OrderKey), i64> = BTreeMap::new();
-        let live = self.live.values().filter_map(|loaded| Some((loaded.request.route, loaded.request.key.as_deref()?)));
-        let numbers: BTreeMap<&RouteName, RouteNo> = sight.routes().map(|(no, name, _)| (name, no)).collect();
-        let plans = self.tray.plans.values().filter_map(|plan| Some((&plan.request.route, plan.request.key.as_ref()?)));
-        let new = needs.keys.iter().map(|(route, key)| (route, key)).chain(plans);
-        let new = new.filter_map(|(route, key)| Some((*numbers.get(route)?, key)));
-        for (route, key) in live.chain(new) {
-            if let Some(per_key) = keyed.get(&route).filter(|_| !needs.routes.contains(&route)) {
-                *touched.entry((route, key)).or_insert(i64::from(*per_key)) += 1;
-            }
+        Want::Chain { .. } | Want::Entries { .. } => {
+            Found::Entries(each(rows, |row| Ok(decode("journal", row.try_get(0)?)?))?)
         }
-        if touched.is_empty() {
-            return;
+        Want::Counted => Found::Counted(each(rows, |row| Ok((route(row)?, uint(row.try_get(1)?))))?),
+        Want::Paces => {
+            Found::Paces(each(rows, |row| Ok((route(row)?, uint(row.try_get(1)?), decode("pace", row.try_get(2)?)?)))?)
         }
-        let routes: Vec<i32> = touched.keys().map(|(route, _)| i32::from(route.0)).collect();
-        let keys: Vec<String> = touched.keys().map(|(_, key)| key.to_string()).collect();
-        let fews: Vec<i64> = touched.values().copied().collect();
-        flight.add(Of::Live, LINES, vec![param(routes), param(keys), param(fews)]);
-    }
-
-    /// The parcels of requests that are on a slot: their stages are part of the state.
-    fn add_parcels_of_live(&self, flight: &mut Flight<'_>) {
-        let on_slot = self.live.values().filter_map(|loaded| match &loaded.request.state {
-            State::Answered(answer) => match answer.delivery {
-                Delivery::Assigned { lane, nonce } => Some((lane, nonce)),
-                Delivery::Waiting | Delivery::Ready => None,
-            },
-            _ => None,
-        });
-        let missing: BTreeSet<_> = on_slot.filter(|slot| !self.parcels.contains_key(slot)).collect();
-        if !missing.is_empty() {
-            let (lanes, nonces): (Vec<i32>, Vec<i64>) = missing.iter().map(slot).unzip();
-            flight.add(Of::Parcels, PARCELS, vec![param(lanes), param(nonces)]);
-        }
-    }
-
-    /// The groups that refer to requests named otherwise than by id.
-    fn add_groups_of_named(&self, flight: &mut Flight<'_>) {
-        let others: BTreeSet<RequestId> = self.named.difference(&self.closed).copied().collect();
-        if !others.is_empty() {
-            flight.add(Of::Groups, GROUPS_OF, vec![param(id_bytes(&others))]);
-        }
-    }
-
-    /// Flies, and takes in what comes; answers the ids of what may end.
-    async fn fly(&mut self, wire: &mut Wire, flight: Flight<'_>) -> Result<BTreeSet<RequestId>, PgError> {
-        let mut ending = BTreeSet::new();
-        if flight.calls.is_empty() {
-            return Ok(ending);
-        }
-        let answers = wire.fly("", flight.calls, "").await?;
-        for (of, rows) in flight.of.into_iter().zip(answers) {
-            for row in rows {
-                self.take(of, &row, &mut ending)?;
-            }
-        }
-        Ok(ending)
-    }
-
-    fn take(&mut self, of: Of, row: &Row, ending: &mut BTreeSet<RequestId>) -> Result<(), PgError> {
-        match of {
-            Of::Live => {
-                self.take_live(row)?;
-            }
-            Of::Named => {
-                let seq = self.take_live(row)?;
-                self.named.extend(self.live.get(&seq).map(|loaded| loaded.request.id));
-            }
-            Of::Ending => {
-                let seq = self.take_live(row)?;
-                ending.extend(self.live.get(&seq).map(|loaded| loaded.request.id));
-            }
-            Of::WithBody => {
-                let seq = self.take_live(row)?;
-                self.tray.bodies.insert(seq, body(row, 6)?);
-            }
-            Of::Bodies => {
-                self.tray.bodies.insert(Seq(uint(row.try_get(0)?)), body(row, 1)?);
-            }
-            Of::Responses => {
-                self.tray.responses.insert(Seq(uint(row.try_get(0)?)), payload(row, 1)?);
-            }
-            Of::Ended => {
-                let id = RequestId(hash("ended", row.try_get(0)?)?);
-                self.tray.cold.insert(ColdKey::Request(id), decode("ended", row.try_get(1)?)?);
-            }
-            Of::Seen => {
-                let id = OccurrenceId(hash("seen", row.try_get(0)?)?);
-                self.tray.cold.insert(ColdKey::Occurrence(id), decode("seen", row.try_get(1)?)?);
-            }
-            Of::Parcels => {
-                let slot = (LaneNo(small("parcel", row.try_get::<_, i32>(0)?)?), Nonce(uint(row.try_get(1)?)));
-                self.parcels.insert(slot, decode("parcel", row.try_get(2)?)?);
-            }
-            Of::Groups => {
-                let no = uint(row.try_get(0)?);
-                let group: GroupRow = decode("grp", row.try_get(2)?)?;
-                if let Some(plan) = &group.plan {
-                    self.tray.plans.insert(no, plan.clone());
-                }
-                self.groups.insert(no, (group, row.try_get(1)?));
-            }
-            Of::Items => {
-                let (group, id) = (uint(row.try_get(1)?), ItemId(hash("item", row.try_get(2)?)?));
-                self.items.insert(uint(row.try_get(0)?), ItemRow { group, id, late: row.try_get(3)? });
-            }
-            Of::ExpiredIds => {
-                let id = RequestId(hash("ended", row.try_get(0)?)?);
-                self.tray.expired.push(ColdKey::Request(id));
-            }
-            Of::ExpiredOccurrences => {
-                let id = OccurrenceId(hash("seen", row.try_get(0)?)?);
-                self.tray.expired.push(ColdKey::Occurrence(id));
-            }
-            Of::Counted => {
-                let route = RouteNo(small("counted", row.try_get::<_, i32>(0)?)?);
-                self.counted.push((route, uint(row.try_get(1)?)));
-            }
-            Of::Paces => {
-                let route = RouteNo(small("pace", row.try_get::<_, i32>(0)?)?);
-                self.paces.insert(route, (uint(row.try_get(1)?), decode("pace", row.try_get(2)?)?));
-            }
-        }
-        Ok(())
-    }
-
-    pub(super) fn take_live(&mut self, row: &Row) -> Result<Seq, PgError> {
-        let seq = Seq(uint(row.try_get(0)?));
-        if let Entry::Vacant(place) = self.live.entry(seq) {
-            let record: Vec<u8> = row.try_get(1)?;
-            let request: Request = decode("live", &record)?;
-            let (state, turn) = (row.try_get(2)?, row.try_get(3)?);
-            let listed = Listed { state, turn, due: row.try_get(4)?, deadline: row.try_get(5)? };
-            place.insert(Loaded { request, record, listed });
-        }
-        Ok(seq)
-    }
+        Want::Counts => Found::Counts(each(rows, |row| {
+            let oldest: Option<i64> = row.try_get(3)?;
+            let oldest = oldest.ok_or_else(|| Damaged::new("counted", "requests that are not there"))?;
+            let (route, state, requests) = (route(row)?, state(row, 1)?, uint(row.try_get(2)?));
+            Ok(CountedRow { route, state, requests, oldest_at: UnixMs(uint(oldest)) })
+        })?),
+    })
 }
 
-/// A moment by which a group is to be looked at, as its column says.
-pub(super) fn timer(column: Option<i64>) -> When {
-    column.map_or(When::NEVER, When::from_bits)
+fn each<T>(rows: &[Row], of: impl Fn(&Row) -> Result<T, PgError>) -> Result<Vec<T>, PgError> {
+    rows.iter().map(of).collect()
 }
 
-pub(super) fn body(row: &Row, at: usize) -> Result<Body, PgError> {
+fn live(row: &Row) -> Result<LiveRow, PgError> {
+    let record: Vec<u8> = row.try_get(1)?;
+    let request: Request = decode("live", &record)?;
+    let (turn, due, deadline): (Option<i64>, Option<i64>, Option<i64>) =
+        (row.try_get(3)?, row.try_get(4)?, row.try_get(5)?);
+    let listed = Listed {
+        state: state(row, 2)?,
+        turn: turn.map(unordered),
+        due: due.map(When::from_bits),
+        deadline: deadline.map(When::from_bits),
+    };
+    Ok(LiveRow { request, record, listed, body: None, response: None })
+}
+
+fn seq(row: &Row) -> Result<Seq, PgError> {
+    Ok(Seq(uint(row.try_get(0)?)))
+}
+
+fn route(row: &Row) -> Result<RouteNo, PgError> {
+    Ok(RouteNo(small("routes", row.try_get(0)?)?))
+}
+
+fn state(row: &Row, at: usize) -> Result<StateKind, PgError> {
+    let number: i16 = row.try_get(at)?;
+    let state = StateKind::LIVE.into_iter().find(|kind| *kind as i16 == number);
+    Ok(state.ok_or_else(|| Damaged::new("live", format!("state {number}")))?)
+}
+
+fn ended(row: &Row) -> Result<ColdKey, PgError> {
+    Ok(ColdKey::Request(RequestId(hash("ended", row.try_get(0)?)?)))
+}
+
+fn seen(row: &Row) -> Result<ColdKey, PgError> {
+    Ok(ColdKey::Occurrence(OccurrenceId(hash("seen", row.try_get(0)?)?)))
+}
+
+fn body(row: &Row, at: usize) -> Result<Body, PgError> {
     let trace: Option<&[u8]> = row.try_get(at + 2)?;
     let trace = trace.map(|bytes| std::str::from_utf8(bytes).map(Box::from)).transpose();
-    Ok(Body { payload: payload(row, at)?, trace: trace.map_err(|error| PgError::damaged("body", error))? })
+    Ok(Body { payload: payload(row, at)?, trace: trace.map_err(|error| Damaged::new("body", error))? })
 }
 
-pub(super) fn payload(row: &Row, at: usize) -> Result<Payload, PgError> {
+fn payload(row: &Row, at: usize) -> Result<Payload, PgError> {
     let encoding = match row.try_get::<_, i16>(at)? {
         0 => Encoding::Raw,
         1 => Encoding::Json,
         2 => Encoding::Cbor,
         3 => Encoding::Protobuf,
-        other => return Err(PgError::damaged("payloads", format!("encoding {other}"))),
+        other => return Err(Damaged::new("payloads", format!("encoding {other}")).into()),
     };
     let bytes: Vec<u8> = row.try_get(at + 1)?;
     Ok(Payload { encoding, bytes: bytes.into() })
 }
 
 fn small(what: &str, number: i32) -> Result<u16, PgError> {
-    u16::try_from(number).map_err(|error| PgError::damaged(what, error))
+    Ok(u16::try_from(number).map_err(|error| Damaged::new(what, error))?)
+}
+
+fn due<'a>(sql: &'static str, reached: &[(When, When)], limit: usize) -> Call<'a> {
+    let (first, last) = ranges(reached);
+    Call::new(sql, vec![first, last, param(few(limit))])
+}
+
+fn over<'a>(sql: &'static str, now: UnixMs, limit: usize) -> Call<'a> {
+    Call::new(sql, vec![param(time(now)), param(few(limit))])
 }
 
 fn slot(&(lane, nonce): &(LaneNo, Nonce)) -> (i32, i64) {
     (i32::from(lane.0), int(nonce.0))
 }
 
-fn id_bytes(ids: &BTreeSet<RequestId>) -> Vec<Vec<u8>> {
-    ids.iter().map(|id| id.0.to_vec()).collect()
+fn numbers_of<'a>(routes: impl Iterator<Item = &'a RouteNo>) -> Param<'static> {
+    param(routes.map(|no| i32::from(no.0)).collect::<Vec<i32>>())
 }
 
-fn occurrence_bytes(ids: &BTreeSet<OccurrenceId>) -> Vec<Vec<u8>> {
-    ids.iter().map(|id| id.0.to_vec()).collect()
+fn number(after: Option<Seq>) -> i64 {
+    after.map_or(0, |seq| int(seq.0))
 }
 
-fn ranges(reached: &[(When, When)]) -> (Vec<i64>, Vec<i64>) {
-    reached.iter().map(|(first, last)| (first.to_bits(), last.to_bits())).unzip()
+fn id_bytes(ids: &BTreeSet<RequestId>) -> Vec<&[u8]> {
+    ids.iter().map(|id| &id.0[..]).collect()
 }
 
-pub(super) fn few(count: usize) -> i64 {
+fn occurrence_bytes(ids: &BTreeSet<OccurrenceId>) -> Vec<&[u8]> {
+    ids.iter().map(|id| &id.0[..]).collect()
+}
+
+fn ranges(reached: &[(When, When)]) -> (Param<'static>, Param<'static>) {
+    let (first, last): (Vec<i64>, Vec<i64>) =
+        reached.iter().map(|(first, last)| (first.to_bits(), last.to_bits())).unzip();
+    (param(first), param(last))
+}
+
+fn few(count: usize) -> i64 {
     i64::try_from(count).unwrap_or(i64::MAX)
 }

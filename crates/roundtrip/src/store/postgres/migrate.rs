@@ -6,6 +6,7 @@
 
 use super::wire::{PgError, Wire, param, quoted};
 use crate::store::StoreError;
+use crate::store::loan::Damaged;
 
 /// The steps; a schema's version is how many of them it has seen.
 const STEPS: [&str; 1] = [include_str!("schema/0001.sql")];
@@ -51,6 +52,6 @@ async fn step_by_step(wire: &mut Wire, schema: &str) -> Result<i32, PgError> {
 
 async fn current(wire: &mut Wire) -> Result<i32, PgError> {
     let rows = wire.query(VERSION, Vec::new()).await?;
-    let row = rows.first().ok_or_else(|| PgError::damaged("migration", "no version"))?;
+    let row = rows.first().ok_or_else(|| Damaged::new("migration", "no version"))?;
     Ok(row.try_get(0)?)
 }

@@ -21,26 +21,20 @@
 mod fetch;
 mod hints;
 mod migrate;
-mod needs;
 mod read;
-mod tray;
 mod wire;
 mod write;
 
-use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
 use tokio::sync::{Mutex, OnceCell, Semaphore};
 use tokio_postgres::{Config, Row};
 
-use fetch::{Fetched, Sight, timer};
 use hints::Bells;
-use needs::Needs;
-use wire::{Call, PgError, Wire, decode, param, time, uint};
-use write::Before;
+use wire::{Call, PgError, Wire, int, param, time, uint};
 
 use super::disk::{Fixture, HighWater};
-use super::machine::{Loan, Machine};
+use super::loan::{self, Damaged, FixtureRows, Numbers, Sight, decode};
 use super::op::{Op, Outcome};
 use super::query::{Query, Reply};
 use super::{Changes, Hints, Options, Store, StoreError, StoreFuture, Topic, check_batch};
@@ -63,7 +57,6 @@ const FIXTURES: &str = "SELECT record FROM fixture WHERE version > $1";
 const NEXT_EPOCH: &str = "
 UPDATE numbers SET epoch = greatest(epoch + 1, coalesce($1, (extract(epoch FROM clock_timestamp()) * 1000)::bigint))
 RETURNING epoch";
-const LEASED: &str = "SELECT seq, record, state, turn, due, deadline FROM live WHERE lease_until > $1";
 
 /// A store on a Postgres server, which many processes may share.
 pub struct PostgresStore {
@@ -103,17 +96,7 @@ struct Writer {
 #[derive(Default)]
 struct Fixtures {
     version: i64,
-    rows: BTreeMap<(u8, String), Fixture>,
-}
-
-/// The one row of `numbers`, and the time.
-#[derive(Clone, Copy)]
-struct Numbers {
-    newest_epoch: u64,
-    high: HighWater,
-    journal_floor: u64,
-    fixtures: i64,
-    now: UnixMs,
+    rows: FixtureRows,
 }
 
 impl PostgresStore {
@@ -179,27 +162,21 @@ impl PostgresStore {
     async fn begin_epoch(&self, wire: &mut Wire) -> Result<u64, PgError> {
         let now = self.server.clock.as_ref().map(|clock| time(clock.now()));
         let rows = wire.query(NEXT_EPOCH, vec![param(now)]).await?;
-        let row = rows.first().ok_or_else(|| PgError::damaged("numbers", "no row"))?;
+        let row = rows.first().ok_or_else(|| Damaged::new("numbers", "no row"))?;
         let epoch = uint(row.try_get(0)?);
         let mut fixtures = Fixtures::default();
         let numbers = self.lock(wire, &mut fixtures).await?;
-        let sight = Sight { now: numbers.now, epoch, tokens: 0, fixtures: &fixtures.rows };
-        let mut flight = fetch::Flight::default();
-        flight.add_live(LEASED, vec![param(time(numbers.now))]);
-        let mut fetched = Fetched::by(wire, flight, &sight).await?;
-        let mut machine = Machine::borrow(self.options, loan(&sight, &numbers, &fetched));
-        machine.set_now(numbers.now);
-        machine.shorten_leases();
-        let tray = std::mem::take(&mut fetched.tray);
-        let calls = write::writes(&machine, &fetched, &tray, numbers.before())?;
-        wire.fly("", calls, "COMMIT").await?;
+        let sight = Sight { epoch, tokens: 0, numbers, fixtures: &fixtures.rows };
+        let ticked = loan::shorten_leases(wire, self.options, &sight).await?;
+        let changes = ticked.changes()?;
+        wire.send("", write::writes(&changes, numbers.newest_epoch)?, "COMMIT").await?;
         Ok(epoch)
     }
 
     /// Begins a tick: nobody else's runs until this one ends.
     async fn lock(&self, wire: &mut Wire, fixtures: &mut Fixtures) -> Result<Numbers, PgError> {
         let calls = vec![Call::new(LOCK_NUMBERS, Vec::new()), Call::new(FIXTURES, vec![param(fixtures.version)])];
-        let answers = wire.fly("BEGIN", calls, "").await?;
+        let answers = wire.send("BEGIN", calls, "").await?;
         self.server.take_in(&answers, fixtures)
     }
 
@@ -210,7 +187,7 @@ impl PostgresStore {
             Some(wire) => wire,
             None => self.server.connect().await?,
         };
-        match self.tick_on(&mut wire, &mut writer, epoch, batch).await {
+        match self.tick_on(&mut wire, &mut writer, epoch, &batch).await {
             Ok(outcomes) => {
                 writer.wire = Some(wire);
                 Ok(outcomes)
@@ -230,58 +207,25 @@ impl PostgresStore {
         wire: &mut Wire,
         writer: &mut Writer,
         epoch: u64,
-        batch: Vec<Op>,
+        batch: &[Op],
     ) -> Result<Vec<Outcome>, PgError> {
         let numbers = self.lock(wire, &mut writer.fixtures).await?;
-        let needs = Needs::of(&batch, writer.fixtures.rows.values(), numbers.now);
-        let sight = Sight { now: numbers.now, epoch, tokens: writer.tokens, fixtures: &writer.fixtures.rows };
-        let mut fetched = Fetched::all(wire, &needs, &sight).await?;
-        let (mut machine, tray, outcomes) = loop {
-            let mut tray = fetched.tray.clone();
-            let mut machine = Machine::borrow(self.options, loan(&sight, &numbers, &fetched));
-            machine.tick(&mut tray, numbers.now);
-            let outcomes = batch.iter().map(|op| machine.apply(&mut tray, op.clone())).collect();
-            machine.flush(&mut tray);
-            if tray.missing.is_empty() {
-                break (machine, tray, outcomes);
-            }
-            fetched.take_bodies(wire, tray.missing).await?;
-        };
-        // A token that was issued is never issued again, whatever becomes of the commit.
-        writer.tokens = machine.tokens();
-        let calls = write::writes(&machine, &fetched, &tray, numbers.before())?;
-        let wrote = !calls.is_empty();
-        wire.fly("", calls, "COMMIT").await?;
-        if !tray.fixtures.is_empty() {
-            writer.fixtures.version = numbers.fixtures + 1;
-            writer.fixtures.rows.extend(tray.fixtures);
+        let sight = Sight { epoch, tokens: writer.tokens, numbers, fixtures: &writer.fixtures.rows };
+        let ticked = loan::tick(wire, self.options, &sight, batch).await?;
+        writer.tokens = ticked.tokens();
+        let changes = ticked.changes()?;
+        let wrote = !changes.is_empty();
+        wire.send("", write::writes(&changes, numbers.newest_epoch)?, "COMMIT").await?;
+        let (outcomes, touched, fixtures) = ticked.finish();
+        if !fixtures.is_empty() {
+            writer.fixtures.version = int(numbers.fixtures + 1);
+            writer.fixtures.rows.extend(fixtures);
         }
-        let touched = machine.take_touched();
         if let Some(bells) = self.bells.get().filter(|_| wrote) {
             bells.ring(&touched);
         }
         self.hints.give(touched);
         Ok(outcomes)
-    }
-}
-
-/// What is fetched, as a machine borrows it.
-fn loan(sight: &Sight<'_>, numbers: &Numbers, fetched: &Fetched) -> Loan {
-    let paces = fetched.paces.iter().filter(|(_, (epoch, _))| *epoch == numbers.newest_epoch);
-    Loan {
-        epoch: sight.epoch,
-        tokens: sight.tokens,
-        newest_epoch: numbers.newest_epoch,
-        now: sight.now,
-        high: numbers.high,
-        first_entry: numbers.journal_floor,
-        fixtures: sight.fixtures.values().cloned().collect(),
-        requests: fetched.live.values().map(|loaded| loaded.request.clone()).collect(),
-        parcels: fetched.parcels.iter().map(|((lane, nonce), parcel)| (*lane, *nonce, parcel.clone())).collect(),
-        groups: fetched.groups.iter().map(|(no, (row, at))| (*no, row.clone(), timer(*at))).collect(),
-        items: fetched.items.iter().map(|(no, row)| (*no, *row)).collect(),
-        live: fetched.counted.clone(),
-        paces: paces.map(|(no, (_, pace))| (*no, pace.clone())).collect(),
     }
 }
 
@@ -293,7 +237,7 @@ impl Server {
     /// The numbers, and the fixtures that changed since these.
     fn take_in(&self, answers: &[Vec<Row>], fixtures: &mut Fixtures) -> Result<Numbers, PgError> {
         let row = answers.first().and_then(|rows| rows.first());
-        let row = row.ok_or_else(|| PgError::damaged("numbers", "no row"))?;
+        let row = row.ok_or_else(|| Damaged::new("numbers", "no row"))?;
         let number = |at: usize| row.try_get(at).map(uint);
         let high =
             HighWater { seq: number(1)?, entry: number(2)?, receipt: number(3)?, item: number(4)?, group: number(5)? };
@@ -307,14 +251,7 @@ impl Server {
         }
         fixtures.version = row.try_get(7)?;
         let (newest_epoch, journal_floor) = (number(0)?, number(6)?);
-        Ok(Numbers { newest_epoch, high, journal_floor, fixtures: fixtures.version, now })
-    }
-}
-
-impl Numbers {
-    fn before(&self) -> Before {
-        let Numbers { newest_epoch, high, journal_floor, fixtures, .. } = *self;
-        Before { newest_epoch, high, journal_floor, fixtures }
+        Ok(Numbers { newest_epoch, high, journal_floor, fixtures: uint(fixtures.version), now })
     }
 }
 

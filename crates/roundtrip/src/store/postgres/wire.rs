@@ -1,7 +1,7 @@
 //! One connection: statements prepared once, flights of them sent together.
 //!
 //! ```text
-//!   fly(calls) ──▶ all sent at once ──▶ all answers, in order
+//!   send(calls) ──▶ all sent at once ──▶ all answers, in order
 //! ```
 //!
 //! Failure modes: a statement that fails makes all after it fail, and a commit in the same
@@ -13,13 +13,12 @@ use std::future::poll_fn;
 use std::pin::Pin;
 use std::task::Poll;
 
-use serde::Serialize;
-use serde::de::DeserializeOwned;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Config, NoTls, Row, Statement};
 
 use crate::store::StoreError;
+use crate::store::loan::Damaged;
 
 /// Time after which the server ends a transaction whose process went silent: it would hold
 /// up every other process.
@@ -55,19 +54,15 @@ pub(super) fn param<'a>(value: impl ToSql + Sync + Send + 'a) -> Param<'a> {
 pub(super) enum PgError {
     #[error(transparent)]
     Server(#[from] tokio_postgres::Error),
-    #[error("{0}")]
-    Damaged(String),
+    #[error(transparent)]
+    Damaged(#[from] Damaged),
 }
 
 impl PgError {
-    pub(super) fn damaged(what: &str, error: impl std::fmt::Display) -> PgError {
-        PgError::Damaged(format!("a row of {what} cannot be read: {error}"))
-    }
-
     /// What the caller is told of a failure at this server.
     pub(super) fn at(self, server: &str) -> StoreError {
         let error = match self {
-            PgError::Damaged(what) => return StoreError::Damaged(what),
+            PgError::Damaged(what) => return StoreError::Damaged(what.to_string()),
             PgError::Server(error) => error,
         };
         let path = server.to_owned();
@@ -130,13 +125,13 @@ impl Wire {
 
     /// Runs one statement.
     pub(super) async fn query(&mut self, sql: &'static str, params: Vec<Param<'_>>) -> Result<Vec<Row>, PgError> {
-        let mut answers = self.fly("", vec![Call::new(sql, params)], "").await?;
+        let mut answers = self.send("", vec![Call::new(sql, params)], "").await?;
         Ok(answers.pop().unwrap_or_default())
     }
 
     /// Sends everything at once: a plain command, the calls, another plain command. The
     /// first failure is the answer, when all have been answered.
-    pub(super) async fn fly(
+    pub(super) async fn send(
         &mut self,
         before: &'static str,
         calls: Vec<Call<'_>>,
@@ -211,15 +206,11 @@ pub(super) fn ordered(value: u64) -> i64 {
     (value ^ (1 << 63)).cast_signed()
 }
 
-pub(super) fn encode<T: Serialize>(value: &T) -> Result<Vec<u8>, PgError> {
-    postcard::to_allocvec(value).map_err(|error| PgError::damaged("new records", error))
-}
-
-pub(super) fn decode<T: DeserializeOwned>(what: &str, bytes: &[u8]) -> Result<T, PgError> {
-    postcard::from_bytes(bytes).map_err(|error| PgError::damaged(what, error))
+pub(super) fn unordered(column: i64) -> u64 {
+    column.cast_unsigned() ^ (1 << 63)
 }
 
 /// Thirty-two bytes of a column.
-pub(super) fn hash(what: &str, bytes: &[u8]) -> Result<[u8; 32], PgError> {
-    bytes.try_into().map_err(|_| PgError::damaged(what, "a hash of another length"))
+pub(super) fn hash(what: &str, bytes: &[u8]) -> Result<[u8; 32], Damaged> {
+    bytes.try_into().map_err(|_| Damaged::new(what, "a hash of another length"))
 }

@@ -1,15 +1,12 @@
-//! Writing what a machine on loan changed: one statement for each kind of row, all of them
-//! and the commit in one flight.
+//! Changes as statements: one for each kind of row, all of them and the commit in one flight.
 
-use std::collections::{BTreeMap, BTreeSet};
+use tokio_postgres::types::ToSql;
 
-use super::fetch::{Fetched, Listed, Loaded};
-use super::tray::Tray;
-use super::wire::{Call, PgError, encode, int, ordered, param, time};
-use crate::groups::GroupState;
-use crate::inbox::{RouteNo, State, When};
-use crate::store::disk::{ColdKey, ColdReceipt, GroupRow, HighWater};
-use crate::store::machine::{Machine, Pace, Place};
+use super::wire::{Call, Param, int, ordered, param, time};
+use crate::inbox::{RouteNo, When};
+use crate::store::disk::{ColdKey, ColdReceipt, Fixture, GroupRow};
+use crate::store::loan::{Changes, Damaged, Put, encode, request_of};
+use crate::store::machine::Pace;
 use crate::words::{OccurrenceId, Payload, Seq};
 
 const PUT_NUMBERS: &str = "
@@ -18,17 +15,21 @@ const PUT_FIXTURES: &str = "
 INSERT INTO fixture (kind, name, version, record)
 SELECT kind, name, $4, record FROM unnest($1::smallint[], $2::text[], $3::bytea[]) f(kind, name, record)
 ON CONFLICT (kind, name) DO UPDATE SET version = excluded.version, record = excluded.record";
-const PUT_LIVE: &str = "
-INSERT INTO live (seq, id, route, state, behind, key, turn, due, deadline, lease_until, claim, forget_at, admitted_at,
+const INSERT_LIVE: &str = "
+INSERT INTO live (seq, id, route, behind, key, admitted_at, state, turn, due, deadline, lease_until, claim, forget_at,
                   bytes, record)
-SELECT * FROM unnest($1::bigint[], $2::bytea[], $3::integer[], $4::smallint[], $5::boolean[], $6::text[], $7::bigint[],
+SELECT * FROM unnest($1::bigint[], $2::bytea[], $3::integer[], $4::boolean[], $5::text[], $6::bigint[], $7::smallint[],
                      $8::bigint[], $9::bigint[], $10::bigint[], $11::bigint[], $12::bigint[], $13::bigint[],
-                     $14::integer[], $15::bytea[])
-ON CONFLICT (seq) DO UPDATE SET
-    state = excluded.state, behind = excluded.behind, turn = excluded.turn, due = excluded.due,
-    deadline = excluded.deadline, lease_until = excluded.lease_until, claim = excluded.claim,
-    forget_at = excluded.forget_at, record = excluded.record,
-    bytes = CASE WHEN excluded.bytes < 0 THEN live.bytes ELSE excluded.bytes END";
+                     $14::integer[], $15::bytea[])";
+/// Whoever keeps its body keeps its length.
+const UPDATE_LIVE: &str = "
+UPDATE live l
+SET behind = n.behind, state = n.state, turn = n.turn, due = n.due, deadline = n.deadline, lease_until = n.lease_until,
+    claim = n.claim, forget_at = n.forget_at, bytes = coalesce(n.bytes, l.bytes), record = n.record
+FROM unnest($1::bigint[], $2::boolean[], $3::smallint[], $4::bigint[], $5::bigint[], $6::bigint[], $7::bigint[],
+            $8::bigint[], $9::bigint[], $10::integer[], $11::bytea[])
+    n(seq, behind, state, turn, due, deadline, lease_until, claim, forget_at, bytes, record)
+WHERE l.seq = n.seq";
 const DELETE_LIVE: &str = "DELETE FROM live WHERE seq = ANY($1::bigint[])";
 const DELETE_BODIES: &str = "DELETE FROM body WHERE seq = ANY($1::bigint[])";
 const DELETE_RESPONSES: &str = "DELETE FROM response WHERE seq = ANY($1::bigint[])";
@@ -89,222 +90,133 @@ INSERT INTO pace (route, epoch, record)
 SELECT route, $2, record FROM unnest($1::integer[], $3::bytea[]) p(route, record)
 ON CONFLICT (route) DO UPDATE SET epoch = excluded.epoch, record = excluded.record";
 
-/// Where the numbers stood when the tick began.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Before {
-    pub(super) newest_epoch: u64,
-    pub(super) high: HighWater,
-    pub(super) journal_floor: u64,
-    pub(super) fixtures: i64,
-}
-
-/// Rows of one table, column by column.
-#[derive(Default)]
-struct LiveRows {
-    seq: Vec<i64>,
-    id: Vec<Vec<u8>>,
-    route: Vec<i32>,
-    state: Vec<i16>,
-    behind: Vec<bool>,
-    key: Vec<Option<String>>,
-    turn: Vec<Option<i64>>,
-    due: Vec<Option<i64>>,
-    deadline: Vec<Option<i64>>,
-    lease_until: Vec<Option<i64>>,
-    claim: Vec<Option<i64>>,
-    forget_at: Vec<Option<i64>>,
-    admitted_at: Vec<i64>,
-    bytes: Vec<i32>,
-    record: Vec<Vec<u8>>,
-}
-
-impl LiveRows {
-    fn push(&mut self, place: &Place<'_>, listed: Listed, bytes: i32, record: Vec<u8>) {
-        let request = place.request;
-        self.seq.push(int(request.seq.0));
-        self.id.push(request.id.0.to_vec());
-        self.route.push(i32::from(request.route.0));
-        self.state.push(listed.state);
-        self.behind.push(request.behind);
-        self.key.push(request.key.as_ref().map(|key| key.to_string()));
-        self.turn.push(listed.turn);
-        self.due.push(listed.due);
-        self.deadline.push(listed.deadline);
-        let lease = match &request.state {
-            State::Leased(lease) => Some(lease),
-            _ => None,
-        };
-        self.lease_until.push(lease.map(|lease| time(lease.until)));
-        self.claim.push(lease.map(|lease| int(lease.claim.0)));
-        self.forget_at.push(match &request.state {
-            State::Dead(letter) => Some(time(letter.forget_at)),
-            _ => None,
-        });
-        self.admitted_at.push(time(request.admitted_at));
-        self.bytes.push(bytes);
-        self.record.push(record);
-    }
-
-    fn call<'a>(self) -> Call<'a> {
-        let params = vec![
-            param(self.seq),
-            param(self.id),
-            param(self.route),
-            param(self.state),
-            param(self.behind),
-            param(self.key),
-            param(self.turn),
-            param(self.due),
-            param(self.deadline),
-            param(self.lease_until),
-            param(self.claim),
-            param(self.forget_at),
-            param(self.admitted_at),
-            param(self.bytes),
-            param(self.record),
-        ];
-        Call::new(PUT_LIVE, params)
-    }
-}
-
-/// The statements that write what this machine changed; none, if it changed nothing.
-pub(super) fn writes<'a>(
-    machine: &Machine,
-    fetched: &Fetched,
-    tray: &'a Tray,
-    before: Before,
-) -> Result<Vec<Call<'a>>, PgError> {
+/// The statements that write these changes; none, if there are none.
+pub(super) fn writes<'a>(changes: &'a Changes<'_>, newest_epoch: u64) -> Result<Vec<Call<'a>>, Damaged> {
     let mut calls = Vec::new();
-    write_live(&mut calls, machine, &fetched.live, tray)?;
-    write_receipts(&mut calls, tray)?;
-    write_parcels(&mut calls, tray)?;
-    write_groups(&mut calls, machine, fetched, tray)?;
-    write_journal(&mut calls, tray, before)?;
-    write_paces(&mut calls, machine, fetched, before)?;
-    write_fixtures(&mut calls, tray, before)?;
-    if !calls.is_empty() || tray.high.is_some() {
-        let high = tray.high.unwrap_or(before.high);
-        let floor = tray.journal_floor.max(before.journal_floor);
-        let numbers = [high.seq, high.entry, high.receipt, high.item, high.group, floor];
-        let mut params: Vec<_> = numbers.into_iter().map(|number| param(int(number))).collect();
-        params.push(param(before.fixtures + i64::from(!tray.fixtures.is_empty())));
-        calls.push(Call::new(PUT_NUMBERS, params));
+    write_live(&mut calls, changes);
+    write_receipts(&mut calls, changes)?;
+    write_parcels(&mut calls, changes)?;
+    write_groups(&mut calls, changes)?;
+    write_items(&mut calls, changes);
+    write_journal(&mut calls, changes)?;
+    write_paces(&mut calls, &changes.paces, newest_epoch)?;
+    if let Some(numbers) = &changes.numbers {
+        let high = numbers.high;
+        if let Some(fixtures) = changes.fixtures {
+            write_fixtures(&mut calls, fixtures.iter(), numbers.fixtures)?;
+        }
+        let numbers =
+            [high.seq, high.entry, high.receipt, high.item, high.group, numbers.journal_floor, numbers.fixtures];
+        calls.push(Call::new(PUT_NUMBERS, numbers.into_iter().map(|number| param(int(number))).collect()));
     }
     Ok(calls)
 }
 
-fn listed(place: &Place<'_>) -> Listed {
-    Listed {
-        state: place.state as i16,
-        turn: place.turn.map(ordered),
-        due: place.due.map(When::to_bits),
-        deadline: place.deadline.map(When::to_bits),
-    }
-}
-
-fn write_live<'a>(
-    calls: &mut Vec<Call<'a>>,
-    machine: &Machine,
-    loaded: &BTreeMap<Seq, Loaded>,
-    tray: &'a Tray,
-) -> Result<(), PgError> {
-    let (mut rows, mut here) = (LiveRows::default(), BTreeSet::new());
-    let mut counted: BTreeMap<(RouteNo, i16), i64> = BTreeMap::new();
-    let (mut shown, mut shown_before) = (BTreeMap::new(), BTreeMap::new());
-    for place in machine.places() {
-        let (request, listed) = (place.request, listed(&place));
-        here.insert(request.seq);
-        let record = encode(request)?;
-        let was = loaded.get(&request.seq);
-        if was.is_some_and(|was| was.listed == listed && was.record == record) {
-            continue;
-        }
-        *counted.entry((request.route, listed.state)).or_default() += 1;
-        shown.extend(request.occurrences.as_slice().iter().map(|o| (o.id, request.seq)));
-        if let Some(was) = was {
-            *counted.entry((was.request.route, was.listed.state)).or_default() -= 1;
-            shown_before.extend(was.request.occurrences.as_slice().iter().map(|o| (o.id, request.seq)));
-        }
-        // Whoever keeps its body keeps its length.
-        let body = tray.bodies.get(&request.seq).filter(|_| tray.new_bodies.contains(&request.seq));
-        let bytes = body.map_or(-1, |body| i32::try_from(body.payload.bytes.len()).unwrap_or(i32::MAX));
-        rows.push(&place, listed, bytes, record);
-    }
-    let mut gone = Vec::new();
-    for (seq, was) in loaded.iter().filter(|(seq, _)| !here.contains(seq)) {
-        gone.push(int(seq.0));
-        *counted.entry((was.request.route, was.listed.state)).or_default() -= 1;
-        shown_before.extend(was.request.occurrences.as_slice().iter().map(|o| (o.id, *seq)));
-    }
-    counted.retain(|_, change| *change != 0);
-    if !counted.is_empty() {
-        let routes: Vec<i32> = counted.keys().map(|(route, _)| i32::from(route.0)).collect();
-        let states: Vec<i16> = counted.keys().map(|(_, state)| *state).collect();
-        let changes: Vec<i64> = counted.into_values().collect();
+fn write_live<'a>(calls: &mut Vec<Call<'a>>, changes: &'a Changes<'_>) {
+    if !changes.counts.is_empty() {
+        let routes: Vec<i32> = changes.counts.keys().map(|(route, _)| i32::from(route.0)).collect();
+        let states: Vec<i16> = changes.counts.keys().map(|(_, state)| *state as i16).collect();
+        let deltas: Vec<i64> = changes.counts.values().copied().collect();
         calls.push(Call::new(START_COUNTS, vec![param(routes.clone()), param(states.clone())]));
-        calls.push(Call::new(COUNT, vec![param(routes), param(states), param(changes)]));
+        calls.push(Call::new(COUNT, vec![param(routes), param(states), param(deltas)]));
     }
-    if !rows.seq.is_empty() {
-        calls.push(rows.call());
+    let (new, changed): (Vec<_>, Vec<_>) = changes.live.iter().partition(|put| put.was.is_none());
+    if !new.is_empty() {
+        let fixed = fixed_columns(&new);
+        calls.push(Call::new(INSERT_LIVE, fixed.into_iter().chain(live_columns(&new)).collect()));
     }
-    write_shown(calls, &shown, &shown_before);
-    let new_bodies: Vec<&Seq> = tray.new_bodies.intersection(&here).collect();
-    write_bodies(calls, &new_bodies, tray);
-    let responses = tray.new_responses.intersection(&here);
-    let responses: Vec<_> = responses.filter_map(|seq| Some((int(seq.0), tray.responses.get(seq)?))).collect();
-    if !responses.is_empty() {
-        let seqs: Vec<i64> = responses.iter().map(|(seq, _)| *seq).collect();
-        let (encodings, payloads) = payloads(responses.into_iter().map(|(_, response)| response));
-        calls.push(Call::new(PUT_RESPONSES, vec![param(seqs), encodings, payloads]));
+    if !changed.is_empty() {
+        let named =
+            [column(changed.iter(), |put| int(put.request.seq.0)), column(changed.iter(), |put| put.request.behind)];
+        calls.push(Call::new(UPDATE_LIVE, named.into_iter().chain(live_columns(&changed)).collect()));
     }
-    let void: Vec<i64> = tray.void_responses.iter().map(|seq| int(seq.0)).chain(gone.iter().copied()).collect();
-    if !void.is_empty() {
-        calls.push(Call::new(DELETE_RESPONSES, vec![param(void)]));
+    write_shown(calls, &changes.shown, &changes.hidden);
+    if !changes.bodies.is_empty() {
+        let traces: Vec<Option<&[u8]>> =
+            changes.bodies.iter().map(|(_, body)| body.trace.as_deref().map(str::as_bytes)).collect();
+        let (encodings, payloads) = payloads(changes.bodies.iter().map(|(_, body)| &body.payload));
+        let seqs = seqs(changes.bodies.iter().map(|(seq, _)| *seq));
+        calls.push(Call::new(PUT_BODIES, vec![seqs, encodings, payloads, param(traces)]));
     }
-    if !gone.is_empty() {
-        calls.push(Call::new(DELETE_LIVE, vec![param(gone.clone())]));
-        calls.push(Call::new(DELETE_BODIES, vec![param(gone)]));
+    if !changes.responses.is_empty() {
+        let (encodings, payloads) = payloads(changes.responses.iter().map(|(_, response)| *response));
+        let seqs = seqs(changes.responses.iter().map(|(seq, _)| *seq));
+        calls.push(Call::new(PUT_RESPONSES, vec![seqs, encodings, payloads]));
     }
-    Ok(())
-}
-
-fn write_shown(calls: &mut Vec<Call<'_>>, shown: &BTreeMap<OccurrenceId, Seq>, before: &BTreeMap<OccurrenceId, Seq>) {
-    let gone: Vec<Vec<u8>> = before.keys().filter(|id| !shown.contains_key(id)).map(|id| id.0.to_vec()).collect();
-    let new = shown.iter().filter(|(id, seq)| before.get(id) != Some(seq));
-    let (ids, seqs): (Vec<Vec<u8>>, Vec<i64>) = new.map(|(id, seq)| (id.0.to_vec(), int(seq.0))).unzip();
-    if !gone.is_empty() {
-        calls.push(Call::new(DELETE_SHOWN, vec![param(gone)]));
+    let gone = || changes.gone.iter().map(|was| was.request.seq);
+    if !changes.void_responses.is_empty() || !changes.gone.is_empty() {
+        let void = changes.void_responses.iter().copied().chain(gone());
+        calls.push(Call::new(DELETE_RESPONSES, vec![seqs(void)]));
     }
-    if !ids.is_empty() {
-        calls.push(Call::new(PUT_SHOWN, vec![param(ids), param(seqs)]));
+    if !changes.gone.is_empty() {
+        calls.push(Call::new(DELETE_LIVE, vec![seqs(gone())]));
+        calls.push(Call::new(DELETE_BODIES, vec![seqs(gone())]));
     }
 }
 
-fn write_bodies<'a>(calls: &mut Vec<Call<'a>>, seqs: &[&Seq], tray: &'a Tray) {
-    let bodies: Vec<_> = seqs.iter().filter_map(|seq| Some((int(seq.0), tray.bodies.get(seq)?))).collect();
-    if bodies.is_empty() {
-        return;
+/// What is written once of rows of `live`, and whether they are behind.
+fn fixed_columns<'a>(rows: &[&'a Put<'_>]) -> Vec<Param<'a>> {
+    vec![
+        column(rows.iter().copied(), |put| int(put.request.seq.0)),
+        column(rows.iter().copied(), |put| &put.request.id.0[..]),
+        column(rows.iter().copied(), |put| i32::from(put.request.route.0)),
+        column(rows.iter().copied(), |put| put.request.behind),
+        column(rows.iter().copied(), |put| put.request.key.as_ref().map(|key| key.as_str())),
+        column(rows.iter().copied(), |put| time(put.request.admitted_at)),
+    ]
+}
+
+/// The rest, column by column.
+fn live_columns<'a>(rows: &[&'a Put<'_>]) -> Vec<Param<'a>> {
+    vec![
+        column(rows.iter().copied(), |put| put.listed.state as i16),
+        column(rows.iter().copied(), |put| put.listed.turn.map(ordered)),
+        column(rows.iter().copied(), |put| put.listed.due.map(When::to_bits)),
+        column(rows.iter().copied(), |put| put.listed.deadline.map(When::to_bits)),
+        column(rows.iter().copied(), |put| put.lease().map(|lease| time(lease.until))),
+        column(rows.iter().copied(), |put| put.lease().map(|lease| int(lease.claim.0))),
+        column(rows.iter().copied(), |put| put.forget_at().map(time)),
+        column(rows.iter().copied(), |put| put.bytes.map(|bytes| i32::try_from(bytes).unwrap_or(i32::MAX))),
+        column(rows.iter().copied(), |put| &put.record[..]),
+    ]
+}
+
+/// One column of rows.
+fn column<'a, R, T>(rows: impl IntoIterator<Item = R>, of: impl Fn(R) -> T) -> Param<'a>
+where
+    T: ToSql + Sync + Send + 'a,
+{
+    param(rows.into_iter().map(of).collect::<Vec<T>>())
+}
+
+fn seqs(all: impl Iterator<Item = Seq>) -> Param<'static> {
+    param(all.map(|seq| int(seq.0)).collect::<Vec<i64>>())
+}
+
+fn write_shown<'a>(calls: &mut Vec<Call<'a>>, shown: &'a [(OccurrenceId, Seq)], hidden: &'a [OccurrenceId]) {
+    if !hidden.is_empty() {
+        calls.push(Call::new(DELETE_SHOWN, vec![column(hidden, |id| &id.0[..])]));
     }
-    let seqs: Vec<i64> = bodies.iter().map(|(seq, _)| *seq).collect();
-    let traces: Vec<Option<&[u8]>> = bodies.iter().map(|(_, body)| body.trace.as_deref().map(str::as_bytes)).collect();
-    let (encodings, payloads) = payloads(bodies.into_iter().map(|(_, body)| &body.payload));
-    calls.push(Call::new(PUT_BODIES, vec![param(seqs), encodings, payloads, param(traces)]));
+    if !shown.is_empty() {
+        let ids = column(shown, |(id, _)| &id.0[..]);
+        calls.push(Call::new(PUT_SHOWN, vec![ids, seqs(shown.iter().map(|(_, seq)| *seq))]));
+    }
 }
 
 /// Two columns of payloads.
-fn payloads<'a>(all: impl Iterator<Item = &'a Payload>) -> (super::wire::Param<'a>, super::wire::Param<'a>) {
+fn payloads<'a>(all: impl Iterator<Item = &'a Payload>) -> (Param<'a>, Param<'a>) {
     let (encodings, bytes): (Vec<i16>, Vec<&[u8]>) = all.map(|p| (p.encoding as i16, p.bytes.as_ref())).unzip();
     (param(encodings), param(bytes))
 }
 
-fn write_receipts(calls: &mut Vec<Call<'_>>, tray: &Tray) -> Result<(), PgError> {
+fn write_receipts<'a>(calls: &mut Vec<Call<'a>>, changes: &'a Changes<'_>) -> Result<(), Damaged> {
     let (mut ids, mut untils, mut records) = (Vec::new(), Vec::new(), Vec::new());
     let (mut seen, mut seen_untils, mut origins, mut heights, mut seen_records) =
         (Vec::new(), Vec::new(), Vec::new(), Vec::new(), Vec::new());
-    for (key, cold) in &tray.receipts {
+    for (key, cold) in &changes.receipts {
         match key {
             ColdKey::Request(id) => {
-                ids.push(id.0.to_vec());
+                ids.push(&id.0[..]);
                 untils.push(time(cold.until()));
                 records.push(encode(cold)?);
             }
@@ -313,7 +225,7 @@ fn write_receipts(calls: &mut Vec<Call<'_>>, tray: &Tray) -> Result<(), PgError>
                     ColdReceipt::Seen { origin, .. } => *origin,
                     ColdReceipt::Ended { .. } => None,
                 };
-                seen.push(id.0.to_vec());
+                seen.push(&id.0[..]);
                 seen_untils.push(origin.is_none().then(|| time(cold.until())));
                 origins.push(origin.map(|(origin, _)| i32::from(origin.0)));
                 heights.push(origin.map(|(_, height)| int(height.0)));
@@ -329,10 +241,10 @@ fn write_receipts(calls: &mut Vec<Call<'_>>, tray: &Tray) -> Result<(), PgError>
         calls.push(Call::new(PUT_SEEN, params));
     }
     let (mut ids, mut occurrences) = (Vec::new(), Vec::new());
-    for key in &tray.forgotten {
+    for key in &changes.forgotten {
         match key {
-            ColdKey::Request(id) => ids.push(id.0.to_vec()),
-            ColdKey::Occurrence(id) => occurrences.push(id.0.to_vec()),
+            ColdKey::Request(id) => ids.push(&id.0[..]),
+            ColdKey::Occurrence(id) => occurrences.push(&id.0[..]),
         }
     }
     if !ids.is_empty() {
@@ -344,133 +256,108 @@ fn write_receipts(calls: &mut Vec<Call<'_>>, tray: &Tray) -> Result<(), PgError>
     Ok(())
 }
 
-fn write_parcels(calls: &mut Vec<Call<'_>>, tray: &Tray) -> Result<(), PgError> {
-    let (mut lanes, mut nonces, mut deliveries, mut records) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-    let (mut gone_lanes, mut gone_nonces) = (Vec::new(), Vec::new());
-    for ((lane, nonce), parcel) in &tray.parcels {
-        match parcel {
-            Some(parcel) => {
-                lanes.push(i32::from(lane.0));
-                nonces.push(int(nonce.0));
-                deliveries.push(parcel.deliveries.iter().flat_map(|id| id.0).collect::<Vec<u8>>());
-                records.push(encode(parcel)?);
-            }
-            None => {
-                gone_lanes.push(i32::from(lane.0));
-                gone_nonces.push(int(nonce.0));
-            }
-        }
+fn write_parcels<'a>(calls: &mut Vec<Call<'a>>, changes: &'a Changes<'_>) -> Result<(), Damaged> {
+    if !changes.parcels.is_empty() {
+        let lanes = column(&changes.parcels, |(lane, _, _)| i32::from(lane.0));
+        let nonces = column(&changes.parcels, |(_, nonce, _)| int(nonce.0));
+        let deliveries =
+            column(&changes.parcels, |(_, _, p)| p.deliveries.iter().flat_map(|id| id.0).collect::<Vec<u8>>());
+        let records = changes.parcels.iter().map(|(_, _, parcel)| encode(parcel)).collect::<Result<Vec<_>, _>>()?;
+        calls.push(Call::new(PUT_PARCELS, vec![lanes, nonces, deliveries, param(records)]));
     }
-    if !lanes.is_empty() {
-        calls.push(Call::new(PUT_PARCELS, vec![param(lanes), param(nonces), param(deliveries), param(records)]));
-    }
-    if !gone_lanes.is_empty() {
-        calls.push(Call::new(DELETE_PARCELS, vec![param(gone_lanes), param(gone_nonces)]));
+    if !changes.gone_parcels.is_empty() {
+        let lanes = column(&changes.gone_parcels, |(lane, _)| i32::from(lane.0));
+        let nonces = column(&changes.gone_parcels, |(_, nonce)| int(nonce.0));
+        calls.push(Call::new(DELETE_PARCELS, vec![lanes, nonces]));
     }
     Ok(())
 }
 
-fn write_groups<'a>(
-    calls: &mut Vec<Call<'a>>,
-    machine: &Machine,
-    fetched: &Fetched,
-    tray: &'a Tray,
-) -> Result<(), PgError> {
-    let timers: BTreeMap<u64, When> = machine.group_timers().collect();
-    let timer = |no: &u64| timers.get(no).filter(|at| **at != When::NEVER).map(|at| at.to_bits());
-    let (mut nos, mut keys, mut requests, mut forgets, mut whens, mut records) =
-        (Vec::new(), Vec::new(), Vec::new(), Vec::new(), Vec::new(), Vec::new());
-    let mut gone = Vec::new();
-    for (no, row) in &tray.groups {
-        match row {
-            Some(row) => {
-                nos.push(int(*no));
-                keys.push(row.key.as_str());
-                requests.push(request_of(row));
-                forgets.push(row.forget_at.map(time));
-                whens.push(timer(no));
-                records.push(encode(row)?);
-            }
-            None => gone.push(int(*no)),
-        }
-    }
-    if !nos.is_empty() {
-        let params = vec![param(nos), param(keys), param(requests), param(forgets), param(whens), param(records)];
+/// A moment by which a group is to be looked at, as its column says.
+fn timer(at: When) -> Option<i64> {
+    (at != When::NEVER).then(|| at.to_bits())
+}
+
+fn write_groups<'a>(calls: &mut Vec<Call<'a>>, changes: &'a Changes<'_>) -> Result<(), Damaged> {
+    let groups = &changes.groups;
+    if !groups.is_empty() {
+        let record = |(_, row, _): &(u64, &GroupRow, When)| encode(row);
+        let params = vec![
+            column(groups, |(no, _, _)| int(*no)),
+            column(groups, |(_, row, _)| row.key.as_str()),
+            column(groups, |(_, row, _)| request_of(row).map(|id| id.0.to_vec())),
+            column(groups, |(_, row, _)| row.forget_at.map(time)),
+            column(groups, |(_, _, at)| timer(*at)),
+            param(groups.iter().map(record).collect::<Result<Vec<_>, _>>()?),
+        ];
         calls.push(Call::new(PUT_GROUPS, params));
     }
-    // One that found no room is looked at again later.
-    let moved = fetched.groups.iter().filter(|(no, (_, was))| !tray.groups.contains_key(no) && timer(no) != *was);
-    let (nos, whens): (Vec<i64>, Vec<Option<i64>>) = moved.map(|(no, _)| (int(*no), timer(no))).unzip();
-    if !nos.is_empty() {
-        calls.push(Call::new(SET_TIMERS, vec![param(nos), param(whens)]));
-    }
-    write_items(calls, tray);
-    if !gone.is_empty() {
-        calls.push(Call::new(DELETE_GROUPS, vec![param(gone.clone())]));
-        calls.push(Call::new(DELETE_ITEMS_OF, vec![param(gone)]));
+    if !changes.timers.is_empty() {
+        let nos = column(&changes.timers, |(no, _)| int(*no));
+        calls.push(Call::new(SET_TIMERS, vec![nos, column(&changes.timers, |(_, at)| timer(*at))]));
     }
     Ok(())
 }
 
-fn request_of(row: &GroupRow) -> Option<Vec<u8>> {
-    match row.state {
-        GroupState::Sealed { request, .. } => Some(request.0.to_vec()),
-        GroupState::Open => None,
-    }
-}
-
-fn write_items<'a>(calls: &mut Vec<Call<'a>>, tray: &'a Tray) {
-    let new: Vec<_> = tray.items.iter().filter_map(|(no, item)| Some((no, item.as_ref()?))).collect();
+fn write_items<'a>(calls: &mut Vec<Call<'a>>, changes: &'a Changes<'_>) {
+    let new = &changes.items;
     if !new.is_empty() {
-        let nos: Vec<i64> = new.iter().map(|(no, _)| int(**no)).collect();
-        let groups: Vec<i64> = new.iter().map(|(_, (row, _))| int(row.group)).collect();
-        let ids: Vec<&[u8]> = new.iter().map(|(_, (row, _))| &row.id.0[..]).collect();
-        let late: Vec<bool> = new.iter().map(|(_, (row, _))| row.late).collect();
-        let (encodings, payloads) = payloads(new.iter().map(|(_, (_, payload))| payload));
-        let params = vec![param(nos), param(groups), param(ids), param(late), encodings, payloads];
+        let (encodings, payloads) = payloads(new.iter().map(|(_, _, payload)| *payload));
+        let params = vec![
+            column(new, |(no, _, _)| int(*no)),
+            column(new, |(_, row, _)| int(row.group)),
+            column(new, |(_, row, _)| &row.id.0[..]),
+            column(new, |(_, row, _)| row.late),
+            encodings,
+            payloads,
+        ];
         calls.push(Call::new(PUT_ITEMS, params));
     }
-    let gone: Vec<i64> = tray.items.iter().filter(|(_, item)| item.is_none()).map(|(no, _)| int(*no)).collect();
+    if !changes.gone_items.is_empty() {
+        calls.push(Call::new(DELETE_ITEMS, vec![column(&changes.gone_items, |no| int(*no))]));
+    }
+    let gone = &changes.gone_groups;
     if !gone.is_empty() {
-        calls.push(Call::new(DELETE_ITEMS, vec![param(gone)]));
+        calls.push(Call::new(DELETE_GROUPS, vec![column(gone, |no| int(*no))]));
+        calls.push(Call::new(DELETE_ITEMS_OF, vec![column(gone, |no| int(*no))]));
     }
 }
 
-fn write_journal(calls: &mut Vec<Call<'_>>, tray: &Tray, before: Before) -> Result<(), PgError> {
-    if !tray.entries.is_empty() {
-        let positions: Vec<i64> = tray.entries.iter().map(|entry| int(entry.position)).collect();
-        let previous: Vec<i64> = tray.entries.iter().map(|entry| int(entry.previous)).collect();
-        let records = tray.entries.iter().map(encode).collect::<Result<Vec<_>, _>>()?;
-        calls.push(Call::new(APPEND_JOURNAL, vec![param(positions), param(previous), param(records)]));
+fn write_journal<'a>(calls: &mut Vec<Call<'a>>, changes: &'a Changes<'_>) -> Result<(), Damaged> {
+    let entries = changes.entries;
+    if !entries.is_empty() {
+        let positions = column(entries, |entry| int(entry.position));
+        let previous = column(entries, |entry| int(entry.previous));
+        let records = entries.iter().map(encode).collect::<Result<Vec<_>, _>>()?;
+        calls.push(Call::new(APPEND_JOURNAL, vec![positions, previous, param(records)]));
     }
-    if tray.journal_floor > before.journal_floor {
-        let range = vec![param(int(before.journal_floor)), param(int(tray.journal_floor))];
+    if !changes.trimmed.is_empty() {
+        let range = vec![param(int(changes.trimmed.start)), param(int(changes.trimmed.end))];
         calls.push(Call::new(TRIM_JOURNAL, range));
     }
     Ok(())
 }
 
-fn write_paces(calls: &mut Vec<Call<'_>>, machine: &Machine, fetched: &Fetched, before: Before) -> Result<(), PgError> {
-    let known = |no: RouteNo, pace: &Pace| {
-        fetched.paces.get(&no).is_some_and(|(epoch, was)| *epoch == before.newest_epoch && was == pace)
-    };
-    let changed: Vec<_> = machine.paces().filter(|(no, pace)| !known(*no, pace)).collect();
-    if !changed.is_empty() {
-        let routes: Vec<i32> = changed.iter().map(|(no, _)| i32::from(no.0)).collect();
-        let records = changed.iter().map(|(_, pace)| encode(pace)).collect::<Result<Vec<_>, _>>()?;
-        calls.push(Call::new(PUT_PACES, vec![param(routes), param(int(before.newest_epoch)), param(records)]));
+fn write_paces<'a>(calls: &mut Vec<Call<'a>>, paces: &'a [(RouteNo, &Pace)], epoch: u64) -> Result<(), Damaged> {
+    if !paces.is_empty() {
+        let records = paces.iter().map(|(_, pace)| encode(pace)).collect::<Result<Vec<_>, _>>()?;
+        let routes = column(paces, |(no, _)| i32::from(no.0));
+        calls.push(Call::new(PUT_PACES, vec![routes, param(int(epoch)), param(records)]));
     }
     Ok(())
 }
 
-fn write_fixtures(calls: &mut Vec<Call<'_>>, tray: &Tray, before: Before) -> Result<(), PgError> {
-    if tray.fixtures.is_empty() {
-        return Ok(());
+fn write_fixtures<'a>(
+    calls: &mut Vec<Call<'a>>,
+    rows: impl Iterator<Item = (&'a (u8, String), &'a Fixture)>,
+    version: u64,
+) -> Result<(), Damaged> {
+    let (mut kinds, mut names, mut records) = (Vec::new(), Vec::new(), Vec::new());
+    for ((kind, name), fixture) in rows {
+        kinds.push(i16::from(*kind));
+        names.push(name.as_str());
+        records.push(encode(fixture)?);
     }
-    let kinds: Vec<i16> = tray.fixtures.keys().map(|(kind, _)| i16::from(*kind)).collect();
-    let names: Vec<String> = tray.fixtures.keys().map(|(_, name)| name.clone()).collect();
-    let records = tray.fixtures.values().map(encode).collect::<Result<Vec<_>, _>>()?;
-    let params = vec![param(kinds), param(names), param(records), param(before.fixtures + 1)];
-    calls.push(Call::new(PUT_FIXTURES, params));
+    calls.push(Call::new(PUT_FIXTURES, vec![param(kinds), param(names), param(records), param(int(version))]));
     Ok(())
 }

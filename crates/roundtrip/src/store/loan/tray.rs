@@ -18,31 +18,31 @@ use crate::words::{Nonce, Payload, Seq, UnixMs};
 /// Live requests are not here: the machine holds them whole, and whoever lent it compares
 /// what it holds before and after.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Tray {
+pub(in crate::store) struct Tray {
     /// Bodies that were asked for and not fetched: what was done without them counts for nothing.
-    pub(super) missing: Vec<Seq>,
+    pub(in crate::store) missing: Vec<Seq>,
     /// Fetched.
-    pub(super) bodies: HashMap<Seq, Body>,
-    pub(super) responses: HashMap<Seq, Payload>,
-    pub(super) plans: HashMap<u64, Box<GroupPlan>>,
-    pub(super) item_payloads: HashMap<u64, Payload>,
-    pub(super) cold: HashMap<ColdKey, ColdReceipt>,
+    pub(in crate::store) bodies: HashMap<Seq, Body>,
+    pub(in crate::store) responses: HashMap<Seq, Payload>,
+    pub(in crate::store) plans: HashMap<u64, Box<GroupPlan>>,
+    pub(in crate::store) item_payloads: HashMap<u64, Payload>,
+    pub(in crate::store) cold: HashMap<ColdKey, ColdReceipt>,
     /// Receipts whose time is over.
-    pub(super) expired: Vec<ColdKey>,
-    pub(super) journal: BTreeMap<u64, Entry>,
+    pub(in crate::store) expired: Vec<ColdKey>,
+    pub(in crate::store) journal: BTreeMap<u64, Entry>,
     /// To be written.
-    pub(super) new_bodies: BTreeSet<Seq>,
-    pub(super) new_responses: BTreeSet<Seq>,
-    pub(super) void_responses: BTreeSet<Seq>,
-    pub(super) parcels: BTreeMap<(LaneNo, Nonce), Option<Parcel>>,
-    pub(super) fixtures: BTreeMap<(u8, String), Fixture>,
-    pub(super) groups: BTreeMap<u64, Option<GroupRow>>,
-    pub(super) items: BTreeMap<u64, Option<(ItemRow, Payload)>>,
-    pub(super) receipts: BTreeMap<ColdKey, ColdReceipt>,
-    pub(super) forgotten: BTreeSet<ColdKey>,
-    pub(super) entries: Vec<Entry>,
-    pub(super) high: Option<HighWater>,
-    pub(super) journal_floor: u64,
+    pub(in crate::store) new_bodies: BTreeSet<Seq>,
+    pub(in crate::store) new_responses: BTreeSet<Seq>,
+    pub(in crate::store) void_responses: BTreeSet<Seq>,
+    pub(in crate::store) parcels: BTreeMap<(LaneNo, Nonce), Option<Parcel>>,
+    pub(in crate::store) fixtures: BTreeMap<(u8, String), Fixture>,
+    pub(in crate::store) groups: BTreeMap<u64, Option<GroupRow>>,
+    pub(in crate::store) items: BTreeMap<u64, Option<(ItemRow, Payload)>>,
+    pub(in crate::store) receipts: BTreeMap<ColdKey, ColdReceipt>,
+    pub(in crate::store) forgotten: BTreeSet<ColdKey>,
+    pub(in crate::store) entries: Vec<Entry>,
+    pub(in crate::store) high: Option<HighWater>,
+    pub(in crate::store) journal_floor: u64,
 }
 
 impl Disk for Tray {

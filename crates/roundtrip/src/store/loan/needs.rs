@@ -32,35 +32,35 @@ const FULL_GROUPS_MAX: usize = 256;
 
 /// How many requests leases of a route want.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Wanted {
-    pub(super) requests: usize,
-    pub(super) leases: usize,
+pub(in crate::store) struct Wanted {
+    pub(in crate::store) requests: usize,
+    pub(in crate::store) leases: usize,
 }
 
 /// What is to be fetched.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Needs {
-    pub(super) ids: BTreeSet<RequestId>,
+pub(in crate::store) struct Needs {
+    pub(in crate::store) ids: BTreeSet<RequestId>,
     /// Those of the ids whose live requests are needed with bodies.
-    pub(super) bodies: BTreeSet<RequestId>,
-    pub(super) occurrences: BTreeSet<OccurrenceId>,
-    pub(super) leases: BTreeMap<RouteNo, Wanted>,
-    pub(super) claims: BTreeSet<ClaimId>,
-    pub(super) routes: BTreeSet<RouteNo>,
-    pub(super) lanes: BTreeSet<LaneNo>,
+    pub(in crate::store) bodies: BTreeSet<RequestId>,
+    pub(in crate::store) occurrences: BTreeSet<OccurrenceId>,
+    pub(in crate::store) leases: BTreeMap<RouteNo, Wanted>,
+    pub(in crate::store) claims: BTreeSet<ClaimId>,
+    pub(in crate::store) routes: BTreeSet<RouteNo>,
+    pub(in crate::store) lanes: BTreeSet<LaneNo>,
     /// Slots whose deliveries are needed.
-    pub(super) slots: BTreeSet<(LaneNo, Nonce)>,
-    pub(super) groups: BTreeSet<GroupKey>,
+    pub(in crate::store) slots: BTreeSet<(LaneNo, Nonce)>,
+    pub(in crate::store) groups: BTreeSet<GroupKey>,
     /// Keys of requests that come in.
-    pub(super) keys: BTreeSet<(RouteName, OrderKey)>,
-    pub(super) rescue: usize,
-    pub(super) expire: usize,
-    pub(super) fire: usize,
-    pub(super) prune: usize,
+    pub(in crate::store) keys: BTreeSet<(RouteName, OrderKey)>,
+    pub(in crate::store) rescue: usize,
+    pub(in crate::store) expire: usize,
+    pub(in crate::store) fire: usize,
+    pub(in crate::store) prune: usize,
     /// Every moment that has come lies in one of these ranges, one for each clock.
-    pub(super) reached: Vec<(When, When)>,
+    pub(in crate::store) reached: Vec<(When, When)>,
     /// Heights below which receipts are forgotten.
-    pub(super) floors: Vec<(OriginNo, Height)>,
+    pub(in crate::store) floors: Vec<(OriginNo, Height)>,
 }
 
 /// The fixtures by name, as far as they are needed to tell what is.
@@ -113,7 +113,7 @@ impl<'a> Known<'a> {
 
 impl Needs {
     /// What this batch needs at this time.
-    pub(super) fn of<'a>(batch: &[Op], fixtures: impl Iterator<Item = &'a Fixture>, now: UnixMs) -> Needs {
+    pub(in crate::store) fn of<'a>(batch: &[Op], fixtures: impl Iterator<Item = &'a Fixture>, now: UnixMs) -> Needs {
         let mut known = Known::of(fixtures);
         let mut needs = Needs::default();
         for op in batch {
@@ -198,7 +198,7 @@ impl Needs {
     }
 
     /// A request that comes in: what it may repeat is compared by content.
-    pub(super) fn add_new(&mut self, request: &NewRequest) {
+    pub(in crate::store) fn add_new(&mut self, request: &NewRequest) {
         self.ids.insert(request.id);
         self.bodies.insert(request.id);
         self.occurrences.insert(request.occurrence);

@@ -1,0 +1,82 @@
+//! One batch on a machine that borrows what it needs.
+
+use std::collections::BTreeSet;
+
+use super::Sight;
+use super::changes::Changes;
+use super::fetch::Fetched;
+use super::needs::Needs;
+use super::record::Damaged;
+use super::tray::Tray;
+use super::want::{Lender, Want};
+use super::{FixtureRows, Numbers};
+use crate::store::machine::Machine;
+use crate::store::op::{Op, Outcome};
+use crate::store::{Options, Topic};
+
+/// A batch that is done, but for being written.
+pub(in crate::store) struct Ticked {
+    /// What to answer once the changes are written.
+    pub(in crate::store) outcomes: Vec<Outcome>,
+    machine: Machine,
+    fetched: Fetched,
+    tray: Tray,
+    before: Numbers,
+}
+
+impl Ticked {
+    /// What is to be written, at these numbers.
+    pub(in crate::store) fn changes(&self) -> Result<Changes<'_>, Damaged> {
+        Changes::of(&self.machine, &self.fetched, &self.tray, &self.before)
+    }
+
+    /// How many tokens this process has issued in its epoch. One that was issued is never
+    /// issued again, whatever becomes of the commit.
+    pub(in crate::store) fn tokens(&self) -> u64 {
+        self.machine.tokens()
+    }
+
+    /// What to tell those who wait, and the fixtures that changed, once all is written.
+    pub(in crate::store) fn finish(mut self) -> (Vec<Outcome>, BTreeSet<Topic>, FixtureRows) {
+        (self.outcomes, self.machine.take_touched(), self.tray.fixtures)
+    }
+}
+
+/// Does a batch on what is lent for it.
+pub(in crate::store) async fn tick<L: Lender>(
+    lender: &mut L,
+    options: Options,
+    sight: &Sight<'_>,
+    batch: &[Op],
+) -> Result<Ticked, L::Error> {
+    let before = sight.numbers;
+    let needs = Needs::of(batch, sight.fixtures.values(), before.now);
+    let mut fetched = Fetched::all(lender, &needs, sight).await?;
+    loop {
+        let mut tray = fetched.tray.clone();
+        let mut machine = Machine::borrow(options, fetched.loan(sight));
+        machine.tick(&mut tray, before.now);
+        let outcomes = batch.iter().map(|op| machine.apply(&mut tray, op.clone())).collect();
+        machine.flush(&mut tray);
+        if tray.missing.is_empty() {
+            return Ok(Ticked { outcomes, machine, fetched, tray, before });
+        }
+        fetched.take_bodies(lender, tray.missing).await?;
+    }
+}
+
+/// The tick of a process that starts: leases of all others go on, and none for longer than
+/// it was granted for, whatever became of the clock.
+pub(in crate::store) async fn shorten_leases<L: Lender>(
+    lender: &mut L,
+    options: Options,
+    sight: &Sight<'_>,
+) -> Result<Ticked, L::Error> {
+    let before = sight.numbers;
+    let mut fetched = Fetched::by(lender, vec![Want::Leased { now: before.now }], sight).await?;
+    let mut machine = Machine::borrow(options, fetched.loan(sight));
+    machine.set_now(before.now);
+    machine.shorten_leases();
+    let tray = std::mem::take(&mut fetched.tray);
+    Ok(Ticked { outcomes: Vec::new(), machine, fetched, tray, before })
+}
