@@ -102,6 +102,21 @@ impl Child {
         self.process.wait().map(drop)
     }
 
+    /// Stops it where it is, without its knowledge, as a machine that is moved or swaps does.
+    pub fn freeze(&self) -> std::io::Result<()> {
+        self.signal("STOP")
+    }
+
+    /// Lets a frozen one go on.
+    pub fn thaw(&self) -> std::io::Result<()> {
+        self.signal("CONT")
+    }
+
+    fn signal(&self, name: &str) -> std::io::Result<()> {
+        let sent = Command::new("kill").arg(format!("-{name}")).arg(self.process.id().to_string()).status()?;
+        if sent.success() { Ok(()) } else { Err(std::io::Error::other(format!("kill -{name}: {sent}"))) }
+    }
+
     /// Tells it to stop, and waits until it has; an error if it ended badly, or before.
     pub async fn stop(mut self) -> Result<(), Failed> {
         if let Some(status) = self.ended()? {

@@ -3,21 +3,23 @@
 //! that loses, delays, refuses, cuts, reorders and lies. The process is killed again and
 //! again, wherever it is; Anvil reorgs, forgets transactions and raises its base fee.
 //!
+//! On a server that is a store for many, four relays share it and compete for its lanes. Some
+//! are frozen until others have taken over what they held, and go on as if nothing had been;
+//! the server itself is killed in the middle of it all.
+//!
 //! Once the weather is good, everything ends: the outside checker, which asks Anvil itself,
 //! finds one answer to each request, no second try at any of them, and no gap.
 //!
 //! `SEED=n` throws the same dice again; what they hit depends on what the processes do
 //! meanwhile. With `SOAK` other seeds follow.
 
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use alloy::primitives::{Address, B256, Bytes};
 use alloy::rpc::client::RpcClient;
 use alloy::sol_types::SolEvent;
-use roundtrip::clock::SystemClock;
-use roundtrip::store::{Options, ReadExt, SqliteStore, Store};
+use roundtrip::store::{Options, ReadExt, Store, open};
 use roundtrip_evm::testkit::account::{deploy_board, dev_signers};
 use roundtrip_evm::testkit::board::RequestBoard;
 use roundtrip_evm::testkit::checker::{Verdict, check};
@@ -40,8 +42,16 @@ const FIRST_SEED: u64 = 4;
 const SOAK_SEEDS: u64 = 8;
 const FINAL_DEPTH: u64 = 6;
 const BLOCK: Duration = Duration::from_millis(80);
-/// A relay lives for up to so long.
+/// Between two kills up to so much time passes.
 const LIFE_MS_MAX: u64 = 2_000;
+/// How many relays share a server.
+const RELAYS: usize = 4;
+/// So many of a thousand times a relay is frozen instead of killed, for so long: longer than
+/// it may hold what it holds.
+const FREEZES_PER_MILLE: u16 = 300;
+const FROZEN: Duration = Duration::from_millis(1_500);
+/// Between so many kills of relays one of the server.
+const KILLS_PER_SERVER_KILL: usize = 12;
 /// After the storm, everything must end within so long.
 const CALM_MAX: Duration = Duration::from_secs(120);
 const GWEI: u64 = 1_000_000_000;
@@ -138,20 +148,82 @@ impl Sky {
     }
 }
 
-/// Lets a relay live for a while, kills it, and starts the next, again and again; answers the
-/// last, and how many were killed.
-async fn lives(orders: Orders, mut dice: fastrand::Rng) -> (Child, usize) {
-    let program = Path::new(env!("CARGO_BIN_EXE_evm-victim"));
-    let mut child = Child::start(program, &orders).unwrap();
-    let mut killed = 0;
-    while killed < KILLS {
-        tokio::time::sleep(Duration::from_millis(dice.u64(..LIFE_MS_MAX))).await;
-        assert_eq!(child.ended().unwrap(), None, "a relay ended by itself");
-        child.kill().unwrap();
-        killed += 1;
-        child = Child::start(program, &orders).unwrap();
+/// Where the relays keep what they know.
+pub(super) struct Home {
+    /// The store's URL.
+    pub(super) url: String,
+    /// How many relays share it.
+    pub(super) relays: usize,
+    /// Kills the server; another comes up by itself.
+    pub(super) kill_server: Option<fn()>,
+}
+
+/// The relays, and what happens to them.
+struct Lives {
+    orders: Orders,
+    children: Vec<Child>,
+    /// Who is frozen, and until when.
+    frozen: Vec<(Instant, usize)>,
+    deaths: Deaths,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Deaths {
+    killed: usize,
+    frozen: usize,
+    servers: usize,
+}
+
+impl Lives {
+    fn begin(orders: Orders, relays: usize) -> Lives {
+        let children = (0..relays).map(|_| start(&orders)).collect();
+        Lives { orders, children, frozen: Vec::new(), deaths: Deaths::default() }
     }
-    (child, killed)
+
+    /// Lets the relays live for a while, then kills or freezes one, again and again.
+    async fn suffer(mut self, kill_server: Option<fn()>, mut dice: fastrand::Rng) -> Lives {
+        while self.deaths.killed < KILLS {
+            tokio::time::sleep(Duration::from_millis(dice.u64(..LIFE_MS_MAX))).await;
+            self.thaw(Instant::now());
+            self.all_live();
+            let one = dice.usize(..self.children.len());
+            let is_frozen = self.frozen.iter().any(|(_, frozen)| *frozen == one);
+            if self.children.len() > 1 && !is_frozen && dice.u16(..1_000) < FREEZES_PER_MILLE {
+                self.children[one].freeze().unwrap();
+                self.frozen.push((Instant::now() + FROZEN, one));
+                self.deaths.frozen += 1;
+                continue;
+            }
+            self.children[one].kill().unwrap();
+            self.frozen.retain(|(_, frozen)| *frozen != one);
+            self.children[one] = start(&self.orders);
+            self.deaths.killed += 1;
+            if let (Some(kill), true) = (kill_server, self.deaths.killed.is_multiple_of(KILLS_PER_SERVER_KILL)) {
+                kill();
+                self.deaths.servers += 1;
+            }
+        }
+        tokio::time::sleep(FROZEN).await;
+        self.thaw(Instant::now());
+        self
+    }
+
+    fn thaw(&mut self, now: Instant) {
+        let (over, still) = self.frozen.iter().partition(|(until, _)| *until <= now);
+        self.frozen = still;
+        let over: Vec<(Instant, usize)> = over;
+        over.into_iter().for_each(|(_, one)| self.children[one].thaw().unwrap());
+    }
+
+    fn all_live(&mut self) {
+        for child in &mut self.children {
+            assert_eq!(child.ended().unwrap(), None, "a relay ended by itself");
+        }
+    }
+}
+
+fn start(orders: &Orders) -> Child {
+    Child::start(Path::new(env!("CARGO_BIN_EXE_evm-victim")), orders).unwrap()
 }
 
 /// What is asked of whom, and who answers.
@@ -160,7 +232,8 @@ struct Round {
     board: Address,
     lanes: Vec<Address>,
     payloads: Vec<Bytes>,
-    store: PathBuf,
+    /// The store's URL.
+    store: String,
 }
 
 impl Round {
@@ -184,11 +257,11 @@ impl Round {
     }
 
     /// Makes blocks until everything is answered once, in good weather.
-    async fn calm(&self, sky: &mut Sky, submitter: Submitter, mut child: Child) {
+    async fn calm(&self, sky: &mut Sky, submitter: Submitter, mut lives: Lives) {
         let started = Instant::now();
         loop {
             sky.block().await;
-            assert_eq!(child.ended().unwrap(), None, "the relay ended by itself");
+            lives.all_live();
             let late = started.elapsed() > CALM_MAX;
             let ripe = submitter.is_finished() && self.answered().await >= REQUESTS;
             if !ripe && !late {
@@ -199,24 +272,27 @@ impl Round {
                 break;
             }
             if late {
-                child.kill().unwrap();
+                drop(lives);
                 panic!("{verdict}; {:?}; left in the store: {}", sky.weather, self.left().await);
             }
         }
-        child.stop().await.unwrap();
+        for child in lives.children {
+            child.stop().await.unwrap();
+        }
         assert_eq!(submitter.finish().await.unwrap().len(), REQUESTS);
     }
 
     /// For whoever reads of a failure.
     async fn left(&self) -> String {
-        let store = SqliteStore::open(&self.store, Arc::new(SystemClock::new()), Options::default()).unwrap();
+        let store = open(&self.store, Options::default()).unwrap();
         let (counts, lanes) = (store.counts().await.unwrap(), store.lanes().await.unwrap());
         store.close().await.unwrap();
         format!("{counts:?} {lanes:?}")
     }
 }
 
-async fn run(seed: u64) {
+/// One run on this store.
+async fn run(home: &Home, seed: u64) {
     println!("seed {seed}");
     let started = Instant::now();
     let mut dice = fastrand::Rng::with_seed(seed);
@@ -227,50 +303,63 @@ async fn run(seed: u64) {
     let board = deploy_board(&client, &dev_signers()[0], &lanes).await.unwrap();
     // No reorg reaches the board itself.
     node.mine(FINAL_DEPTH).await.unwrap();
-    let folder = tempfile::tempdir().unwrap();
-    let store = folder.path().join("chaos.db");
     let orders = Orders {
         url: proxy.url().to_string(),
-        store: format!("sqlite:{}", store.display()),
+        store: home.url.clone(),
         board,
         from_block: 0,
         lanes: LANES.to_vec(),
         final_depth: FINAL_DEPTH,
     };
-    let round = Round { client, board, lanes, payloads: payloads(REQUESTS), store };
+    let round = Round { client, board, lanes, payloads: payloads(REQUESTS), store: home.url.clone() };
 
     let submitter = round.submit();
-    let lives = tokio::spawn(lives(orders, dice.fork()));
+    let lives = Lives::begin(orders, home.relays);
+    let lives = tokio::spawn(lives.suffer(home.kill_server, dice.fork()));
     let mut sky = Sky { node, dice, weather: Weather::default() };
     while !lives.is_finished() {
         sky.stormy_block().await;
     }
-    let (child, killed) = lives.await.unwrap();
+    let lives = lives.await.unwrap();
+    let deaths = lives.deaths;
     let (stormy, asked, answered) = (started.elapsed(), submitter.progress().mined, round.answered().await);
     proxy.set_faults(ProxyFaults::none());
-    round.calm(&mut sky, submitter, child).await;
+    round.calm(&mut sky, submitter, lives).await;
 
     // Nobody sends any more.
     let verdict = round.verdict().await;
     let weather = &sky.weather;
     let faults = Fault::ALL.map(|fault| (fault, proxy.count(fault)));
-    println!("{verdict}, gaps {}; killed {killed} times, {weather:?}, proxy {faults:?}", verdict.gaps);
+    println!("{verdict}, gaps {}; {deaths:?}, {weather:?}, proxy {faults:?}", verdict.gaps);
     println!("{asked} asked and {answered} answered in {stormy:.1?} of storm, all in {:.1?}", started.elapsed());
     assert_eq!(verdict, CLEAN);
     // Good weather would show nothing.
-    assert_eq!(killed, KILLS);
+    assert_eq!(deaths.killed, KILLS);
+    assert_eq!((deaths.frozen > 0, deaths.servers > 0), (home.relays > 1, home.kill_server.is_some()), "{deaths:?}");
     assert!(weather.reorgs > 0 && weather.drops > 0 && weather.spikes > 0, "{weather:?}");
     assert!(faults.iter().all(|(_, count)| *count > 0), "{faults:?}");
     assert!(answered > 0, "nothing was answered between the kills");
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nothing_is_lost_or_doubled_however_often_it_is_killed() {
+/// As many runs as there is time for, each on a store of its own.
+pub(super) async fn runs(home: impl Fn() -> Home) {
     if let Ok(seed) = std::env::var("SEED") {
-        return run(seed.parse().unwrap()).await;
+        return run(&home(), seed.parse().unwrap()).await;
     }
     let more = if std::env::var_os("SOAK").is_some() { SOAK_SEEDS } else { 0 };
     for seed in FIRST_SEED..=FIRST_SEED + more {
-        run(seed).await;
+        run(&home(), seed).await;
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_is_lost_or_doubled_however_often_it_is_killed() {
+    let folder = tempfile::tempdir().unwrap();
+    let files = std::cell::Cell::new(0);
+    runs(|| {
+        files.set(files.get() + 1);
+        let file = folder.path().join(format!("chaos-{}.db", files.get()));
+        Home { url: format!("sqlite:{}", file.display()), relays: 1, kill_server: None }
+    })
+    .await;
 }
