@@ -129,6 +129,26 @@ async fn readers_beside_the_owner_see_each_commit() {
     open_at(&path, &clock()).unwrap();
 }
 
+/// A process that is being started holds copies of all locks for a moment.
+#[tokio::test]
+async fn a_store_opens_again_while_other_processes_are_started() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("store.db");
+    let done = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|threads| {
+        let start = || {
+            while !done.load(std::sync::atomic::Ordering::Relaxed) {
+                std::process::Command::new("true").status().unwrap();
+            }
+        };
+        threads.spawn(start);
+        threads.spawn(start);
+        let opened: Result<(), StoreError> = (0..100).try_for_each(|_| open_at(&path, &clock()).map(drop));
+        done.store(true, std::sync::atomic::Ordering::Relaxed);
+        opened.unwrap();
+    });
+}
+
 #[tokio::test]
 async fn a_newer_format_is_refused_and_left_alone() {
     let folder = tempfile::tempdir().unwrap();

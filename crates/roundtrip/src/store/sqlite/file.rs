@@ -5,6 +5,7 @@ use std::io::{Read, Seek, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags, ffi};
@@ -23,6 +24,12 @@ pub(super) const PAGE_BYTES: u64 = 8192;
 const CACHE_KIB: i32 = 16 * 1024;
 /// How large the log's file stays when it is empty.
 const LOG_BYTES_KEPT: i32 = 64 << 20;
+
+/// A process that is just being started by this one holds its locks too, until it runs its
+/// own program: a lock that this process gave up is waited for that long.
+const FORK_MAX: Duration = Duration::from_millis(500);
+/// How often it is looked at meanwhile.
+const FORK_LOOK: Duration = Duration::from_millis(5);
 
 const SCHEMA: &str = include_str!("schema.sql");
 
@@ -57,16 +64,21 @@ impl Ownership {
         let io = |error: std::io::Error| io_error(&lock_path, error.to_string());
         let mut lock = OpenOptions::new();
         let mut lock = lock.read(true).write(true).create(true).truncate(false).open(&lock_path).map_err(io)?;
-        if let Err(error) = lock.try_lock() {
-            return match error {
-                std::fs::TryLockError::WouldBlock => {
-                    let mut owner = String::new();
-                    lock.read_to_string(&mut owner).map_err(io)?;
-                    let owner = if owner.is_empty() { "unknown".to_owned() } else { owner };
-                    Err(StoreError::Owned { path: path.display().to_string(), owner })
-                }
-                std::fs::TryLockError::Error(error) => Err(io(error)),
-            };
+        let started = Instant::now();
+        loop {
+            match lock.try_lock() {
+                Ok(()) => break,
+                Err(std::fs::TryLockError::Error(error)) => return Err(io(error)),
+                Err(std::fs::TryLockError::WouldBlock) => {}
+            }
+            let mut owner = String::new();
+            lock.rewind().map_err(io)?;
+            lock.read_to_string(&mut owner).map_err(io)?;
+            if owner != std::process::id().to_string() || started.elapsed() > FORK_MAX {
+                let owner = if owner.is_empty() { "unknown".to_owned() } else { owner };
+                return Err(StoreError::Owned { path: path.display().to_string(), owner });
+            }
+            std::thread::sleep(FORK_LOOK);
         }
         lock.set_len(0).map_err(io)?;
         lock.rewind().map_err(io)?;
