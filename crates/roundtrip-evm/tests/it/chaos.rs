@@ -14,12 +14,14 @@
 //! meanwhile. With `SOAK` other seeds follow.
 
 use std::path::Path;
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use alloy::primitives::{Address, B256, Bytes};
 use alloy::rpc::client::RpcClient;
 use alloy::sol_types::SolEvent;
 use roundtrip::store::{Options, ReadExt, Store, open};
+use roundtrip::testkit::servers::PostgresServer;
 use roundtrip_evm::testkit::account::{deploy_board, dev_signers};
 use roundtrip_evm::testkit::board::RequestBoard;
 use roundtrip_evm::testkit::checker::{Verdict, check};
@@ -360,6 +362,26 @@ async fn nothing_is_lost_or_doubled_however_often_it_is_killed() {
         files.set(files.get() + 1);
         let file = folder.path().join(format!("chaos-{}.db", files.get()));
         Home { url: format!("sqlite:{}", file.display()), relays: 1, kill_server: None }
+    })
+    .await;
+}
+
+/// The one server of this test run.
+fn postgres() -> &'static PostgresServer {
+    static SERVER: OnceLock<PostgresServer> = OnceLock::new();
+    SERVER.get_or_init(|| PostgresServer::start(&[]).unwrap())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn relays_that_share_a_postgres_lose_and_double_nothing() {
+    let schemas = std::cell::Cell::new(0);
+    runs(|| {
+        schemas.set(schemas.get() + 1);
+        let url = postgres().url(&format!("chaos_{}", schemas.get()));
+        let kill = || {
+            postgres().kill().unwrap();
+        };
+        Home { url, relays: RELAYS, kill_server: Some(kill) }
     })
     .await;
 }

@@ -23,6 +23,7 @@ pub mod observed;
 pub mod picture;
 pub mod samples;
 pub mod script;
+pub mod servers;
 pub mod slow;
 pub mod suite;
 

@@ -2,8 +2,6 @@
 //! a schema of its own, with crashes as new handles on it.
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -19,102 +17,17 @@ use roundtrip::store::policy::{Gate, Horizon, RoutePolicy};
 use roundtrip::store::{Options, PostgresStore, ReadExt, Store, StoreError, StoreExt, StoreFuture, Topic};
 use roundtrip::testkit::bench::{Harness, OPTIONS, START};
 use roundtrip::testkit::samples::*;
+use roundtrip::testkit::servers::PostgresServer;
 use roundtrip::words::{ClaimId, Nonce};
 use tokio_postgres::NoTls;
 
-/// How long the server may take to start.
-const START_MAX: Duration = Duration::from_secs(60);
+/// How long anything may take.
+const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A server of the test run's own, reached by a socket in its folder.
-struct Server {
-    folder: PathBuf,
-    /// Ends the server and removes its folder when the test run ends, however it ends: its
-    /// input closes then.
-    _keeper: Child,
-}
-
-impl Server {
-    /// The one server of this test run.
-    fn get() -> &'static Server {
-        static SERVER: OnceLock<Server> = OnceLock::new();
-        SERVER.get_or_init(Server::start)
-    }
-
-    fn start() -> Server {
-        let folder = tempfile::Builder::new().prefix("roundtrip-pg").tempdir().unwrap().keep();
-        let (data, user) = (folder.join("data"), if is_root() { "runuser -u postgres --" } else { "" });
-        if is_root() {
-            run(Command::new("chown").arg("postgres").arg(&folder));
-        }
-        let bin = programs();
-        let initdb = format!(
-            "{user} {}/initdb -D {} -U postgres -A trust -E UTF8 --no-locale --no-sync",
-            bin.display(),
-            data.display()
-        );
-        run(Command::new("sh").arg("-c").arg(initdb).stdout(Stdio::null()));
-        // Started again whenever it dies, until the test run ends.
-        let keep = format!(
-            "cd {folder}; (while [ ! -e stop ]; do {user} {bin}/postgres -D data -k {folder} -c listen_addresses= \
-             -c max_connections=200 >> log 2>&1; done) & cat > /dev/null; touch stop; \
-             kill -INT $(head -n 1 data/postmaster.pid); wait; rm -rf {folder}",
-            bin = bin.display(),
-            folder = folder.display(),
-        );
-        let keeper = Command::new("sh").arg("-c").arg(keep).stdin(Stdio::piped()).spawn().unwrap();
-        let server = Server { folder, _keeper: keeper };
-        server.wait_until_ready(None);
-        server
-    }
-
-    /// Waits for the server that comes after the one with this number.
-    fn wait_until_ready(&self, before: Option<u32>) {
-        let started = Instant::now();
-        while self.ready().is_none_or(|number| Some(number) == before) {
-            assert!(started.elapsed() < START_MAX, "the server does not start: see {}/log", self.folder.display());
-            std::thread::yield_now();
-        }
-    }
-
-    /// The process number of a server that takes connections.
-    fn ready(&self) -> Option<u32> {
-        let status = std::fs::read_to_string(self.folder.join("data/postmaster.pid")).ok()?;
-        let ready = status.lines().any(|line| line.trim() == "ready");
-        status.lines().next()?.trim().parse().ok().filter(|_| ready)
-    }
-
-    /// Ends the server as a power cut would; the next is on its way.
-    fn kill(&self) -> Option<u32> {
-        let number = self.ready()?;
-        run(Command::new("kill").arg("-KILL").arg(number.to_string()));
-        Some(number)
-    }
-
-    fn url(&self, schema: &str) -> String {
-        let host = self.folder.display().to_string().replace('/', "%2F");
-        format!("postgres://postgres@{host}/postgres?schema={schema}")
-    }
-}
-
-fn is_root() -> bool {
-    Path::new("/root").metadata().is_ok() && std::fs::read_dir("/root").is_ok()
-}
-
-fn run(command: &mut Command) {
-    let status = command.status().unwrap();
-    assert!(status.success(), "{command:?}: {status}");
-}
-
-/// Where the server's programs are: Debian keeps them out of the path.
-fn programs() -> PathBuf {
-    let mut versions: Vec<PathBuf> = std::fs::read_dir("/usr/lib/postgresql")
-        .map(|folder| folder.flatten().map(|version| version.path().join("bin")).collect())
-        .unwrap_or_default();
-    versions.sort();
-    let in_path: Vec<PathBuf> =
-        std::env::var_os("PATH").map(|path| std::env::split_paths(&path).collect()).unwrap_or_default();
-    let found = versions.into_iter().rev().chain(in_path).find(|folder| folder.join("initdb").exists());
-    found.unwrap_or_else(|| panic!("no initdb: run scripts/install-tools"))
+/// The one server of this test run.
+fn server() -> &'static PostgresServer {
+    static SERVER: OnceLock<PostgresServer> = OnceLock::new();
+    SERVER.get_or_init(|| PostgresServer::start(&[]).unwrap())
 }
 
 /// A schema of its own, for as long as the server runs.
@@ -123,7 +36,7 @@ pub(crate) struct OnServer(String);
 impl Default for OnServer {
     fn default() -> Self {
         static SCHEMAS: AtomicU64 = AtomicU64::new(0);
-        OnServer(Server::get().url(&format!("case_{}", SCHEMAS.fetch_add(1, Ordering::Relaxed))))
+        OnServer(server().url(&format!("case_{}", SCHEMAS.fetch_add(1, Ordering::Relaxed))))
     }
 }
 
@@ -281,7 +194,7 @@ async fn a_hint_reaches_the_other_process() {
     // The first hint may come before the other listens; whoever then starts to listen looks.
     for n in 1..=3 {
         one.apply_one(Admit { cursor: None, requests: vec![request(n)] }).await.unwrap();
-        let hinted = tokio::time::timeout(START_MAX, changes.changed()).await;
+        let hinted = tokio::time::timeout(PATIENCE, changes.changed()).await;
         assert!(hinted.is_ok_and(|here| here), "request {n} is not told of");
     }
 }
@@ -292,7 +205,7 @@ async fn a_hint_reaches_the_other_process() {
 async fn a_server_that_is_killed_loses_nothing() {
     const REQUESTS: u64 = 300;
     const KILLS: u64 = 4;
-    let server = Server::start();
+    let server = PostgresServer::start(&[]).unwrap();
     let open = || PostgresStore::new(&server.url("killed"), Options::default()).unwrap();
     let (intake, work) = (open(), open());
     let policy = RoutePolicy { destination: None, publish_on: Gate::Seen, horizon: Horizon::Forever, ..policy() };
@@ -323,8 +236,8 @@ async fn a_server_that_is_killed_loses_nothing() {
             while answered.load(Ordering::SeqCst) < kill * REQUESTS / (KILLS + 1) {
                 tokio::task::yield_now().await;
             }
-            let before = server.kill();
-            tokio::task::block_in_place(|| server.wait_until_ready(before));
+            let killed = server.kill().unwrap();
+            tokio::task::block_in_place(|| server.wait_until_ready(killed)).unwrap();
         }
     };
     tokio::join!(admit, answer_all, kill);
@@ -347,7 +260,7 @@ async fn until_known(store: &PostgresStore, op: Op) -> Effect {
             // The answer that was lost had settled it.
             Ok(Outcome::Stale(Stale::Lease(StateKind::Settled))) => return Effect::Now(StateKind::Settled),
             Ok(other) => panic!("{op:?}: {other:?}"),
-            Err(error) => assert!(error.is_retryable() && started.elapsed() < START_MAX, "{op:?}: {error}"),
+            Err(error) => assert!(error.is_retryable() && started.elapsed() < PATIENCE, "{op:?}: {error}"),
         }
         tokio::task::yield_now().await;
     }
