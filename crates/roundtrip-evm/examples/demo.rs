@@ -74,6 +74,7 @@ async fn demo() -> Result<ExitCode, Failed> {
         from_block: 0,
         lanes: vec![6, 7, 8, 9],
         final_depth: FINAL_DEPTH,
+        clock_ahead_ms: 0,
     };
     let lanes = orders.lane_accounts();
     let orders = Orders { board: chain.deploy_board(&lanes), ..orders };

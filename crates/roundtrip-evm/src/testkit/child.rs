@@ -8,9 +8,9 @@ use std::process::{Command, ExitStatus, Stdio};
 use std::sync::Arc;
 
 use alloy::primitives::Address;
-use roundtrip::clock::SystemClock;
+use roundtrip::clock::{Clock, SystemClock};
 use roundtrip::store::{Options, open};
-use roundtrip::words::Height;
+use roundtrip::words::{Height, UnixMs};
 use serde::{Deserialize, Serialize};
 
 use super::account::dev_signers;
@@ -32,6 +32,17 @@ pub struct Orders {
     pub lanes: Vec<usize>,
     /// Blocks so deep are final.
     pub final_depth: u64,
+    /// How far its clock is ahead; behind, if negative.
+    pub clock_ahead_ms: i64,
+}
+
+/// A clock that is wrong.
+struct Skewed(SystemClock, i64);
+
+impl Clock for Skewed {
+    fn now(&self) -> UnixMs {
+        UnixMs(self.0.now().0.saturating_add_signed(self.1))
+    }
 }
 
 impl Orders {
@@ -69,7 +80,8 @@ impl Orders {
 pub async fn obey(orders: &Orders) -> Result<(), Failed> {
     let deployment = orders.deployment().await?;
     let store = open(&orders.store, Options::default())?;
-    let relay = deployment.relay(store.clone(), Arc::new(SystemClock::new()))?;
+    let clock = Skewed(SystemClock::new(), orders.clock_ahead_ms);
+    let relay = deployment.relay(store.clone(), Arc::new(clock))?;
     let left_alone = tokio::task::spawn_blocking(|| std::io::copy(&mut std::io::stdin(), &mut std::io::sink()));
     relay.stop_when(async { drop(left_alone.await) }).run().await?;
     Ok(store.close().await?)

@@ -5,7 +5,7 @@
 //!
 //! On a server that is a store for many, four relays share it and compete for its lanes. Some
 //! are frozen until others have taken over what they held, and go on as if nothing had been;
-//! the server itself is killed in the middle of it all.
+//! the server itself is killed in the middle of it all. Their clocks are minutes apart.
 //!
 //! Once the weather is good, everything ends: the outside checker, which asks Anvil itself,
 //! finds one answer to each request, no second try at any of them, and no gap.
@@ -48,6 +48,8 @@ const BLOCK: Duration = Duration::from_millis(80);
 const LIFE_MS_MAX: u64 = 2_000;
 /// How many relays share a server.
 const RELAYS: usize = 4;
+/// How far their clocks are ahead; the first is right, since an embedded store goes by it.
+const CLOCKS_AHEAD_MS: [i64; RELAYS] = [0, 300_000, -300_000, 60_000];
 /// So many of a thousand times a relay is frozen instead of killed, for so long: longer than
 /// it may hold what it holds.
 const FREEZES_PER_MILLE: u16 = 300;
@@ -178,7 +180,7 @@ struct Deaths {
 
 impl Lives {
     fn begin(orders: Orders, relays: usize) -> Lives {
-        let children = (0..relays).map(|_| start(&orders)).collect();
+        let children = (0..relays).map(|at| start(&orders, at)).collect();
         Lives { orders, children, frozen: Vec::new(), deaths: Deaths::default() }
     }
 
@@ -198,7 +200,7 @@ impl Lives {
             }
             self.children[one].kill().unwrap();
             self.frozen.retain(|(_, frozen)| *frozen != one);
-            self.children[one] = start(&self.orders);
+            self.children[one] = start(&self.orders, one);
             self.deaths.killed += 1;
             if let (Some(kill), true) = (kill_server, self.deaths.killed.is_multiple_of(KILLS_PER_SERVER_KILL)) {
                 kill();
@@ -224,8 +226,10 @@ impl Lives {
     }
 }
 
-fn start(orders: &Orders) -> Child {
-    Child::start(Path::new(env!("CARGO_BIN_EXE_evm-victim")), orders).unwrap()
+/// Starts the relay at this place, by a clock that is its own.
+fn start(orders: &Orders, at: usize) -> Child {
+    let orders = Orders { clock_ahead_ms: CLOCKS_AHEAD_MS[at], ..orders.clone() };
+    Child::start(Path::new(env!("CARGO_BIN_EXE_evm-victim")), &orders).unwrap()
 }
 
 /// What is asked of whom, and who answers.
@@ -312,6 +316,7 @@ async fn run(home: &Home, seed: u64) {
         from_block: 0,
         lanes: LANES.to_vec(),
         final_depth: FINAL_DEPTH,
+        clock_ahead_ms: 0,
     };
     let round = Round { client, board, lanes, payloads: payloads(REQUESTS), store: home.url.clone() };
 

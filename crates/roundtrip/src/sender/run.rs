@@ -30,7 +30,7 @@ use super::{AttemptKind, SignedAttempt};
 use crate::clock::Clock;
 use crate::inbox::StateKind;
 use crate::persist;
-use crate::station::{Shutdown, StationError};
+use crate::station::{Shutdown, StationError, seat_is_due};
 use crate::store::op::{
     AfterCancel, Assign, Attempt, Effect, Fill, Invalid, LaneOrder, Lead, NewParcel, Op, Order, Outcome, Reject, Seat,
     Settle, Sight, Stale,
@@ -123,7 +123,9 @@ pub struct Sender {
 struct Held {
     name: LaneName,
     open: bool,
-    seat: Option<(Token, UnixMs)>,
+    seat: Option<Token>,
+    /// When it was last asked for, by our own clock.
+    seat_asked_at: Option<UnixMs>,
     memory: Memory,
     /// Broadcasts under way.
     sending: JoinSet<Answered>,
@@ -140,7 +142,7 @@ struct Answered {
 impl Held {
     fn new(name: &LaneName) -> Held {
         let (name, memory, sending) = (name.clone(), Memory::default(), JoinSet::new());
-        Held { name, open: false, seat: None, memory, sending, room: None }
+        Held { name, open: false, seat: None, seat_asked_at: None, memory, sending, room: None }
     }
 
     /// Whether more can be assigned by what the last look showed, not long ago.
@@ -300,10 +302,8 @@ impl Sender {
     /// Takes or keeps the lane's seat, and opens the lane if it is new.
     async fn hold_seat(&self, lane: &mut Held) -> Result<Option<Token>, StationError> {
         let now = self.clock.now();
-        if let Some((token, until)) = lane.seat
-            && now.plus(self.options.seat_ms / 2) < until
-        {
-            return Ok(Some(token));
+        if !seat_is_due(now, lane.seat_asked_at, lane.seat.is_some(), self.options.seat_ms) {
+            return Ok(lane.seat);
         }
         if !lane.open && !self.open(lane).await? {
             return Ok(None);
@@ -311,17 +311,18 @@ impl Sender {
         let seat = Seat::Lane(lane.name.clone());
         let lead = Lead { seat, holder: self.holder.clone(), ttl_ms: self.options.seat_ms };
         lane.seat = match persist::apply_one(&*self.store, lead).await? {
-            Outcome::Applied(Effect::Led(token, until)) => {
+            Outcome::Applied(Effect::Led(token, _)) => {
                 // Whatever was sent under another token is sent again.
-                if lane.seat.is_none_or(|(before, _)| before != token) {
+                if lane.seat != Some(token) {
                     (lane.memory, lane.room) = (Memory::default(), None);
                 }
-                Some((token, until))
+                Some(token)
             }
             Outcome::Stale(_) => None,
             other => return Err(refused("the seat of a lane", &other)),
         };
-        Ok(lane.seat.map(|(token, _)| token))
+        lane.seat_asked_at = Some(now);
+        Ok(lane.seat)
     }
 
     async fn open(&self, lane: &mut Held) -> Result<bool, StationError> {
@@ -347,7 +348,7 @@ impl Sender {
         let mut ops: Vec<Op> = Vec::new();
         ops.extend(plan.observe.map(|outside_next| order(Order::Observe { outside_next })));
         if let (Some(ms), true) = (self.options.quarantine_ms, plan.failed > 0) {
-            ops.push(order(Order::Quarantine { until: self.clock.now().plus(ms) }));
+            ops.push(order(Order::Quarantine { for_ms: ms }));
         }
         for (nonce, expected, sight) in plan.settles.iter().cloned() {
             ops.push(Op::Settle(Settle { lane: lane.name.clone(), owner, nonce, expected, sight }));

@@ -381,10 +381,10 @@ pub enum Order {
         /// Why, for the person who reads it.
         reason: Box<str>,
     },
-    /// Nothing new is assigned until this time.
+    /// Nothing new is assigned for a while.
     Quarantine {
-        /// Until when.
-        until: UnixMs,
+        /// For how long, by the store's clock.
+        for_ms: u64,
     },
     /// Goes on after a pause or a quarantine; a stopped lane needs `Reconcile`.
     Resume,

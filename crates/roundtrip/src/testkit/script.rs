@@ -357,7 +357,7 @@ async fn publish(stage: &mut Stage) {
 /// Retention, after which much is forgotten; one lease lasts beyond the end.
 async fn tidy(stage: &mut Stage) {
     stage.tell_one(LaneOrder { lane: lane(), order: Order::Observe { outside_next: Nonce(10) } }).await;
-    stage.tell_one(LaneOrder { lane: lane(), order: Order::Quarantine { until: stage.bench.now().plus(5) } }).await;
+    stage.tell_one(LaneOrder { lane: lane(), order: Order::Quarantine { for_ms: 5 } }).await;
     stage.bench.clock.advance_ms(40 * 24 * 60 * 60 * 1000);
     stage.tell_one(Prune { limit: 100, floors: vec![place(105)] }).await;
     stage.tell_one(Prune { limit: 100, floors: vec![] }).await;

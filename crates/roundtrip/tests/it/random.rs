@@ -619,7 +619,7 @@ impl World {
         }
         let order = match dice.roll(8) {
             0 => Order::Pause { reason: "funds".into() },
-            1 => Order::Quarantine { until: self.now.plus(dice.roll(2000)) },
+            1 => Order::Quarantine { for_ms: dice.roll(2000) },
             2 => Order::Observe { outside_next },
             3 => Order::Open { destination: destination(), window: 2 + dice.roll_as::<u32>(4), first: Nonce(0) },
             4 | 5 => Order::Reconcile { outside_next },

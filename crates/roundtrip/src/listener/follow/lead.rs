@@ -12,7 +12,7 @@ use super::{Follower, Halt, Known, broken, rolled_back};
 use crate::inbox::Standing;
 use crate::listener::Cursor;
 use crate::persist;
-use crate::station::StationError;
+use crate::station::{StationError, seat_is_due};
 use crate::store::ReadExt;
 use crate::store::op::{
     Admission, Admit, Amend, Amendment, CursorMove, Effect, Lead, NewRequest, Op, Outcome, Seat, Stale,
@@ -34,9 +34,9 @@ struct Led {
     /// The cursor that says how far the route is settled.
     settled_by: ListenerName,
     settled: Option<Cursor>,
-    seat: Option<(Token, UnixMs)>,
-    /// Not worth trying to take the seat before.
-    retry_at: UnixMs,
+    seat: Option<Token>,
+    /// When it was last asked for, by our own clock.
+    seat_asked_at: Option<UnixMs>,
     listed_at: UnixMs,
 }
 
@@ -70,7 +70,7 @@ impl Leads {
             };
             let settled_by = ListenerName::new(&name).map_err(too_long)?;
             let (route, never) = (route.clone(), UnixMs(0));
-            Ok(Led { route, settled_by, settled: None, seat: None, retry_at: never, listed_at: never })
+            Ok(Led { route, settled_by, settled: None, seat: None, seat_asked_at: None, listed_at: never })
         };
         let routes: Result<Vec<Led>, StationError> = routes.iter().map(led).collect();
         Ok(Leads { routes: routes?, ..Leads::default() })
@@ -78,7 +78,7 @@ impl Leads {
 
     fn token(&self, route: &RouteName) -> Option<Token> {
         let led = self.routes.iter().find(|led| led.route == *route)?;
-        led.seat.map(|(token, _)| token)
+        led.seat
     }
 
     /// Somebody else has the seat: what is known of the route is out of date from now on.
@@ -197,11 +197,8 @@ impl Follower {
     pub(super) async fn hold_seats(&self, known: &mut Known) -> Result<(), Halt> {
         for at in 0..known.leads.routes.len() {
             let (now, led) = (self.clock.now(), &known.leads.routes[at]);
-            let kept = led.seat.is_some_and(|(_, until)| now.plus(self.options.seat_ms / 2) < until);
-            if led.seat.is_none() && now < led.retry_at {
-                continue;
-            }
-            if !kept {
+            if seat_is_due(now, led.seat_asked_at, led.seat.is_some(), self.options.seat_ms) {
+                known.leads.routes[at].seat_asked_at = Some(now);
                 self.hold_seat(known, at).await?;
             }
             let led = &known.leads.routes[at];
@@ -214,19 +211,16 @@ impl Follower {
 
     async fn hold_seat(&self, known: &mut Known, at: usize) -> Result<(), Halt> {
         let led = &mut known.leads.routes[at];
-        let (route, before) = (led.route.clone(), led.seat.map(|(token, _)| token));
+        let (route, before) = (led.route.clone(), led.seat);
         let lead = Lead { seat: Seat::Route(route.clone()), holder: self.holder.clone(), ttl_ms: self.options.seat_ms };
         match persist::apply_one(&*self.store, lead).await? {
-            Outcome::Applied(Effect::Led(token, until)) if before == Some(token) => led.seat = Some((token, until)),
-            Outcome::Applied(Effect::Led(token, until)) => {
+            Outcome::Applied(Effect::Led(token, _)) if before == Some(token) => {}
+            Outcome::Applied(Effect::Led(token, _)) => {
                 known.leads.resign(&route);
                 self.take_over(known, at).await?;
-                known.leads.routes[at].seat = Some((token, until));
+                known.leads.routes[at].seat = Some(token);
             }
-            Outcome::Stale(Stale::Seat { until, .. }) => {
-                led.retry_at = until;
-                known.leads.resign(&route);
-            }
+            Outcome::Stale(Stale::Seat { .. }) => known.leads.resign(&route),
             other => return Err(broken(format!("the seat of route {route} was refused: {other:?}"))),
         }
         Ok(())

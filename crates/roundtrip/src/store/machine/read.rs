@@ -8,14 +8,14 @@ use super::{Machine, Slot};
 use crate::inbox::{Request, State, StateKind, When};
 use crate::listener::Origin;
 use crate::outbox::Delivery;
-use crate::sender::{Lane, Parcel, Stage};
+use crate::sender::{Lane, LaneStatus, Parcel, Stage};
 use crate::store::disk::{ColdReceipt, Disk};
 use crate::store::journal::Entry;
 use crate::store::query::{
     Bodies, Count, Found, GroupView, ItemView, JournalPage, LaneView, ListFilter, OccurrenceView, OriginView, Page,
     ParcelView, Phase, Query, ReadyDelivery, ReceiptView, Reply, RequestView, RouteView, SeatView,
 };
-use crate::words::{Destination, GroupKey, Nonce, PAGE_MAX, Place, REPLY_BYTES_MAX, RequestId, Seq};
+use crate::words::{Destination, GroupKey, Nonce, PAGE_MAX, Place, REPLY_BYTES_MAX, RequestId, Seq, UnixMs};
 
 /// How many records one page of a list looks at.
 pub(crate) const LOOK_MAX: usize = 20_000;
@@ -33,10 +33,10 @@ impl Machine {
             Query::Journal { from, limit } => Reply::Journal(self.journal_page(disk, from, limit)),
             Query::Ready { destination, after, limit } => Reply::Ready(self.ready(disk, &destination, after, limit)),
             Query::Routes => Reply::Routes(self.routes.iter().map(super::Route::view).collect()),
-            Query::Lanes => Reply::Lanes(self.lanes.iter().map(|lane| lane_view(lane, false)).collect()),
+            Query::Lanes => Reply::Lanes(self.lanes.iter().map(|lane| lane_view(lane, self.now, false)).collect()),
             Query::Lane(name) => {
                 let no = self.lane_numbers.get(&name);
-                Reply::Lane(no.map(|no| lane_view(&self.lanes[usize::from(no.0)], true)))
+                Reply::Lane(no.map(|no| lane_view(&self.lanes[usize::from(no.0)], self.now, true)))
             }
             Query::Cursor(listener) => Reply::Cursor(self.cursors.get(&listener).copied()),
             Query::Origins => Reply::Origins(self.origins.iter().map(origin_view).collect()),
@@ -262,7 +262,7 @@ fn origin_view(origin: &Origin) -> OriginView {
     OriginView { name: origin.name.clone(), floor: origin.floor, head: origin.head }
 }
 
-fn lane_view(lane: &Lane, with_parcels: bool) -> LaneView {
+fn lane_view(lane: &Lane, now: UnixMs, with_parcels: bool) -> LaneView {
     let parcels = lane.parcels.iter().filter(|_| with_parcels);
     LaneView {
         name: lane.name.clone(),
@@ -270,7 +270,7 @@ fn lane_view(lane: &Lane, with_parcels: bool) -> LaneView {
         window: lane.window,
         next: lane.next,
         settled: lane.settled,
-        status: lane.status.clone(),
+        status: if lane.quarantine_is_over(now) { LaneStatus::Active } else { lane.status.clone() },
         under_way: lane.parcels.len(),
         parcels: parcels.map(|(nonce, parcel)| parcel_view(*nonce, parcel)).collect(),
     }

@@ -92,6 +92,7 @@ impl Machine {
         if let Order::Cancel { nonce, then } = op.order {
             return self.wish_cancel(disk, no, nonce, then);
         }
+        let now = self.now;
         let lane = self.lane_mut(no);
         let (next, stopped) = (lane.next, lane.status == LaneStatus::Stopped);
         let mut moved = false;
@@ -103,7 +104,7 @@ impl Machine {
             Order::Pause { reason } => LaneStatus::Paused { reason },
             // A person's pause ends by a person's word, not with a quarantine.
             Order::Quarantine { .. } if matches!(lane.status, LaneStatus::Paused { .. }) => lane.status.clone(),
-            Order::Quarantine { until } => LaneStatus::Quarantined { until },
+            Order::Quarantine { for_ms } => LaneStatus::Quarantined { until: now.plus(for_ms) },
             Order::Resume => LaneStatus::Active,
             Order::Observe { outside_next } if outside_next > next => LaneStatus::Stopped,
             Order::Observe { .. } => lane.status.clone(),

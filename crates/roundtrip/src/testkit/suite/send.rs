@@ -327,14 +327,14 @@ pub async fn a_lane_obeys_its_orders(mut bench: Bench) {
         (pause(), applied(paused())),
         (pause(), same(paused())),
         // A pause outlasts a quarantine.
-        (Order::Quarantine { until: later }, same(paused())),
+        (Order::Quarantine { for_ms: 1000 }, same(paused())),
         (Order::Resume, applied(LaneStatus::Active)),
-        (Order::Quarantine { until: later }, applied(quarantined)),
+        (Order::Quarantine { for_ms: 1000 }, applied(quarantined)),
         (Order::Resume, applied(LaneStatus::Active)),
         (observe(0), same(LaneStatus::Active)),
         (observe(3), applied(LaneStatus::Stopped)),
         (pause(), stopped()),
-        (Order::Quarantine { until: later }, stopped()),
+        (Order::Quarantine { for_ms: 1000 }, stopped()),
         (Order::Resume, stopped()),
         (reconcile(3), applied(LaneStatus::Active)),
         (reconcile(3), same(LaneStatus::Active)),
@@ -425,7 +425,7 @@ pub async fn gaps_are_filled_as_the_lane_lets(mut bench: Bench) {
     let states = [
         (Order::Pause { reason: "funds".into() }, LaneStatus::Paused { reason: "funds".into() }),
         (Order::Resume, LaneStatus::Active),
-        (Order::Quarantine { until }, LaneStatus::Quarantined { until }),
+        (Order::Quarantine { for_ms: 1000 }, LaneStatus::Quarantined { until }),
         (Order::Observe { outside_next: Nonce(10) }, LaneStatus::Stopped),
     ];
     for (slot, (told, status)) in (0..).zip(states) {
@@ -441,7 +441,7 @@ pub async fn gaps_are_filled_as_the_lane_lets(mut bench: Bench) {
         assert_eq!(nothing, if status == LaneStatus::Stopped { refused } else { taken }, "{status:?}");
     }
     bench.applied(order(Order::Reconcile { outside_next: Nonce(9) })).await;
-    bench.applied(order(Order::Quarantine { until })).await;
+    bench.applied(order(Order::Quarantine { for_ms: 1000 })).await;
     bench.clock.advance_ms(1000);
     bench.applied(fill(owner, 4, parcel(&[1], signed(101, Carry)))).await;
     assert_eq!(lane_view(&bench).await.status, LaneStatus::Active, "the quarantine is over");
@@ -549,7 +549,7 @@ pub async fn an_answer_that_can_never_be_sent_waits_for_a_person(mut bench: Benc
 pub async fn a_quarantine_ends(mut bench: Bench) {
     let owner = bench.open_lane(8).await;
     let until = bench.now().plus(1000);
-    bench.applied(order(Order::Quarantine { until })).await;
+    bench.applied(order(Order::Quarantine { for_ms: 1000 })).await;
     let fill = |n| assign(owner, n, vec![parcel(&[], signed(n, Cancel))]);
     let quarantined = LaneStatus::Quarantined { until };
     assert_eq!(bench.apply(fill(0)).await, Outcome::Stale(Stale::Lane(quarantined)));
