@@ -105,10 +105,13 @@ struct Flow<S> {
     next: AtomicU64,
     settled: AtomicU64,
     stop_at: u64,
+    /// Whether an answer ends a request, since nothing is sent.
+    answers_end: bool,
     done: Notify,
 }
 
-/// Runs lifecycles until `count` are settled; answers how many a second.
+/// Runs lifecycles until `count` are settled, or answered if there are no lanes; answers how
+/// many a second.
 pub(crate) async fn run<S: Store + Clone>(
     store: S,
     lanes: &[(LaneName, Token)],
@@ -123,6 +126,7 @@ pub(crate) async fn run<S: Store + Clone>(
         next: AtomicU64::new(first),
         settled: AtomicU64::new(0),
         stop_at: count,
+        answers_end: lanes.is_empty(),
         done: Notify::new(),
     });
     let started = Instant::now();
@@ -131,7 +135,9 @@ pub(crate) async fn run<S: Store + Clone>(
     for n in 0..WORKERS.min(in_flight) {
         stations.spawn(work_all(flow.clone(), n));
     }
-    stations.spawn(send_all(flow.clone(), lanes.to_vec()));
+    if !lanes.is_empty() {
+        stations.spawn(send_all(flow.clone(), lanes.to_vec()));
+    }
     tokio::select! {
         () = flow.done.notified() => {}
         Some(ended) = stations.join_next() => ended??,
@@ -180,7 +186,12 @@ async fn work_all<S: Store>(flow: Arc<Flow<S>>, n: usize) -> Station {
                 let (id, token, response) = (grant.id, grant.token, grant.payload);
                 Op::Answer(Answer { id, token, response, follow_ups: Vec::new(), items: Vec::new() })
             };
-            flow.store.apply(grants.into_iter().map(answer).collect()).await?;
+            let answers: Vec<Op> = grants.into_iter().map(answer).collect();
+            let count = answers.len();
+            flow.store.apply(answers).await?;
+            if flow.answers_end {
+                flow.count_ended(count);
+            }
         }
     }
     Ok(())
@@ -197,6 +208,15 @@ impl<S> Flow<S> {
             more
         });
         1 + more
+    }
+
+    fn count_ended(&self, count: usize) {
+        let before = self.settled.fetch_add(count as u64, Ordering::Relaxed);
+        if before + count as u64 >= self.stop_at {
+            self.done.notify_one();
+        }
+        self.room.add_permits(count);
+        self.hands.add_permits(count);
     }
 }
 
@@ -239,12 +259,7 @@ async fn send_all<S: Store + Clone>(flow: Arc<Flow<S>>, lanes: Vec<(LaneName, To
 async fn settle_all<S: Store>(flow: Arc<Flow<S>>, settles: Vec<Op>) -> Station {
     let count = settles.len();
     flow.store.apply(settles).await?;
-    flow.settled.fetch_add(count as u64, Ordering::Relaxed);
-    if flow.settled.load(Ordering::Relaxed) >= flow.stop_at {
-        flow.done.notify_one();
-    }
-    flow.room.add_permits(count);
-    flow.hands.add_permits(count);
+    flow.count_ended(count);
     Ok(())
 }
 

@@ -8,6 +8,7 @@ mod backlog;
 mod evm;
 mod floor;
 mod lifecycle;
+mod postgres;
 mod report;
 mod soak;
 mod stations;
@@ -62,6 +63,14 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     if wanted("evm") {
         evm::beside_bare_loop(&mut report, scale).map_err(|error| error as Box<dyn std::error::Error>)?;
+    }
+    let on_postgres = |n: &usize| wanted("postgres") || wanted(&format!("postgres-{n}"));
+    let in_flights: Vec<usize> = postgres::IN_FLIGHTS.into_iter().filter(on_postgres).collect();
+    if !in_flights.is_empty() {
+        postgres::beside_floor(&mut report, scale, &in_flights)?;
+    }
+    if wanted("postgres-backlog") {
+        postgres::flatness(&mut report, scale)?;
     }
     if only.is_none() {
         report.write("bench/results/latest.json")?;

@@ -15,8 +15,17 @@ pub(crate) struct Row {
 }
 
 /// All comparisons of a run.
-#[derive(Default)]
-pub(crate) struct Report(Vec<Row>);
+pub(crate) struct Report {
+    rows: Vec<Row>,
+    /// Which store the rows that come are about.
+    pub(crate) store: &'static str,
+}
+
+impl Default for Report {
+    fn default() -> Report {
+        Report { rows: Vec::new(), store: "sqlite" }
+    }
+}
 
 impl Report {
     /// Adds a pair of speeds: more is better.
@@ -33,20 +42,20 @@ impl Report {
         eprintln!("{bench}: {ours:.1} {unit}, {beside} {theirs:.1}: {ratio:.2}");
         let round = |value: f64| (value * 1000.0).round() / 1000.0;
         let (ours, theirs, ratio) = (round(ours), round(theirs), round(ratio));
-        self.0.push(Row { bench, store: "sqlite", ours, beside, theirs, ratio, unit });
+        self.rows.push(Row { bench, store: self.store, ours, beside, theirs, ratio, unit });
     }
 
     pub(crate) fn write(&self, path: &str) -> std::io::Result<()> {
         if let Some(parent) = std::path::Path::new(path).parent() {
             std::fs::create_dir_all(parent)?;
         }
-        std::fs::write(path, serde_json::to_string_pretty(&self.0)? + "\n")
+        std::fs::write(path, serde_json::to_string_pretty(&self.rows)? + "\n")
     }
 
     pub(crate) fn print(&self) {
         println!("| bench | ours | beside | theirs | ratio | unit |");
         println!("|---|---:|---|---:|---:|---|");
-        for row in &self.0 {
+        for row in &self.rows {
             let Row { bench, ours, beside, theirs, ratio, unit, .. } = row;
             println!("| {bench} | {ours:.1} | {beside} | {theirs:.1} | {ratio:.2} | {unit} |");
         }

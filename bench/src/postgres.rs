@@ -1,0 +1,188 @@
+//! Lifecycles on a Postgres server of the run's own, beside the leanest loop that somebody
+//! would write by hand for the same three durable steps: admit, lease, answer.
+//!
+//! The loop by hand keeps as many in flight, in three batches: one transaction, pipelined,
+//! completes the first, claims the second and enqueues the third.
+
+use roundtrip::store::op::{Admit, Define};
+use roundtrip::store::policy::{Gate, RoutePolicy};
+use roundtrip::store::{Batched, Options, PostgresStore, Store, StoreExt};
+use tokio_postgres::{Client, NoTls, Statement};
+
+use crate::Scale;
+use crate::lifecycle::{id, request, route, run, runtime};
+use crate::report::{Report, median};
+
+/// Live requests of the small backlog.
+const SMALL: usize = 1_000;
+const IN_FLIGHT: usize = 1024;
+/// How many are in flight, in runs beside the floor.
+pub(crate) const IN_FLIGHTS: [usize; 3] = [1, 128, IN_FLIGHT];
+
+type Failure = Box<dyn std::error::Error>;
+
+const FLOOR: &str = "
+CREATE TABLE job (seq bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, id bytea NOT NULL UNIQUE, token bigint,
+                  until bigint, payload bytea NOT NULL)
+    WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0);
+CREATE INDEX job_queued ON job (seq) WHERE token IS NULL;
+CREATE TABLE receipt (id bytea PRIMARY KEY, ended_at bigint NOT NULL)";
+const ENQUEUE: &str = "
+INSERT INTO job (id, payload) SELECT n.id, n.payload FROM unnest($1::bytea[], $2::bytea[]) n(id, payload)
+WHERE NOT EXISTS (SELECT FROM receipt r WHERE r.id = n.id) ON CONFLICT DO NOTHING";
+const CLAIM: &str = "
+WITH first AS MATERIALIZED (
+    SELECT seq FROM job WHERE token IS NULL ORDER BY seq LIMIT $1 FOR UPDATE SKIP LOCKED)
+UPDATE job j SET token = $2, until = $3 FROM first f WHERE j.seq = f.seq RETURNING j.seq, j.payload";
+const COMPLETE: &str = "
+WITH done AS (
+    DELETE FROM job j USING unnest($1::bigint[]) d(seq) WHERE j.seq = d.seq AND j.token = $2 RETURNING j.id)
+INSERT INTO receipt SELECT id, $3 FROM done";
+
+async fn connect(url: &str) -> Result<Client, Failure> {
+    let (client, connection) = tokio_postgres::connect(url, NoTls).await?;
+    tokio::spawn(connection);
+    Ok(client)
+}
+
+/// How much the server has logged so far, in bytes.
+async fn logged(client: &Client) -> Result<f64, Failure> {
+    let row = client.query_one("SELECT (pg_current_wal_lsn() - '0/0')::float8", &[]).await?;
+    Ok(row.get(0))
+}
+
+/// A rate, and how much was logged for each lifecycle.
+type Measured = (f64, f64);
+
+/// One store in a schema of its own.
+async fn open(server: &PostgresServer, schema: &str) -> Result<Batched<PostgresStore>, Failure> {
+    let store = Batched::new(PostgresStore::new(&server.url(schema), Options::default())?);
+    let policy = RoutePolicy { publish_on: Gate::Seen, capacity: 10_000_000, ..RoutePolicy::default() };
+    store.apply_one(Define { route: route(), policy }).await?;
+    Ok(store)
+}
+
+async fn ours(server: &PostgresServer, in_flight: usize, backlog: usize, count: u64) -> Result<Measured, Failure> {
+    let watch = connect(&server.url("").replace("?schema=", "")).await?;
+    let schema = format!("ours_{in_flight}_{backlog}");
+    let store = open(server, &schema).await?;
+    for first in (0..backlog).step_by(1000) {
+        let requests = (first..backlog.min(first + 1000)).map(|n| request(n as u64)).collect();
+        store.apply_one(Admit { cursor: None, requests }).await?;
+    }
+    let before = logged(&watch).await?;
+    let rate = run(store.clone(), &[], backlog as u64, in_flight, count).await?;
+    let each = (logged(&watch).await? - before) / count as f64;
+    store.close().await?;
+    watch.batch_execute(&format!("DROP SCHEMA {schema} CASCADE; CHECKPOINT")).await?;
+    Ok((rate, each))
+}
+
+/// The loop by hand.
+struct Floor {
+    client: Client,
+    enqueue: Statement,
+    claim: Statement,
+    complete: Statement,
+    next: u64,
+    token: i64,
+}
+
+impl Floor {
+    async fn open(url: &str) -> Result<Floor, Failure> {
+        let client = connect(url).await?;
+        client.batch_execute(FLOOR).await?;
+        let (enqueue, claim, complete) =
+            (client.prepare(ENQUEUE).await?, client.prepare(CLAIM).await?, client.prepare(COMPLETE).await?);
+        Ok(Floor { client, enqueue, claim, complete, next: 0, token: 0 })
+    }
+
+    /// One transaction: completes these, claims and enqueues so many; answers what it claimed.
+    async fn tick(&mut self, done: Vec<i64>, claim: usize, enqueue: usize) -> Result<Vec<i64>, Failure> {
+        let requests: Vec<_> = (0..enqueue as u64).map(|n| (id(self.next + n), request(self.next + n))).collect();
+        let ids: Vec<&[u8]> = requests.iter().map(|(id, _)| &id.0[..]).collect();
+        let payloads: Vec<&[u8]> = requests.iter().map(|(_, request)| request.payload.bytes.as_ref()).collect();
+        let (claim, before, token, until) = (i64::try_from(claim)?, self.token, self.token + 1, 1_i64);
+        let client = &self.client;
+        let (_, _, claimed, _, _) = tokio::try_join!(
+            client.batch_execute("BEGIN"),
+            async {
+                if done.is_empty() { Ok(0) } else { client.execute(&self.complete, &[&done, &before, &until]).await }
+            },
+            async {
+                if claim == 0 { Ok(Vec::new()) } else { client.query(&self.claim, &[&claim, &token, &until]).await }
+            },
+            async { if ids.is_empty() { Ok(0) } else { client.execute(&self.enqueue, &[&ids, &payloads]).await } },
+            client.batch_execute("COMMIT"),
+        )?;
+        self.next += enqueue as u64;
+        self.token = token;
+        Ok(claimed.iter().map(|row| row.get(0)).collect())
+    }
+
+    async fn run(&mut self, in_flight: usize, count: u64) -> Result<f64, Failure> {
+        let started = std::time::Instant::now();
+        let (mut ended, mut claimed) = (0, Vec::new());
+        while ended < count {
+            ended += claimed.len() as u64;
+            if in_flight < 3 {
+                self.tick(claimed, 0, 0).await?;
+                self.tick(Vec::new(), 0, in_flight).await?;
+                claimed = self.tick(Vec::new(), in_flight, 0).await?;
+            } else {
+                claimed = self.tick(claimed, in_flight / 3, in_flight / 3).await?;
+            }
+        }
+        Ok(ended as f64 / started.elapsed().as_secs_f64())
+    }
+}
+
+async fn floor(server: &PostgresServer, in_flight: usize, count: u64) -> Result<Measured, Failure> {
+    let url = server.url("").replace("?schema=", "");
+    let mut floor = Floor::open(&url).await?;
+    let before = logged(&floor.client).await?;
+    let rate = floor.run(in_flight, count).await?;
+    let each = (logged(&floor.client).await? - before) / count as f64;
+    floor.client.batch_execute("DROP TABLE job, receipt; CHECKPOINT").await?;
+    Ok((rate, each))
+}
+
+/// Ours and the floor, each in turn, so that both meet the same weather; then ours with a
+/// small and a large backlog.
+pub(crate) fn beside_floor(report: &mut Report, scale: Scale, in_flights: &[usize]) -> Result<(), Failure> {
+    report.store = "postgres";
+    let server = PostgresServer::start(&[])?;
+    for &in_flight in in_flights {
+        let count = (scale.lifecycles * in_flight.min(64)) as u64;
+        let (mut rates, mut floors, mut bytes, mut floor_bytes) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        for _ in 0..scale.rounds {
+            let (rate, each) = runtime()?.block_on(ours(&server, in_flight, 0, count))?;
+            let (floor_rate, floor_each) = runtime()?.block_on(floor(&server, in_flight, count))?;
+            eprintln!(
+                "  {in_flight} in flight: {rate:.0}/s, {each:.0} bytes; floor {floor_rate:.0}/s, {floor_each:.0}"
+            );
+            rates.push(rate);
+            floors.push(floor_rate);
+            bytes.push(each);
+            floor_bytes.push(floor_each);
+        }
+        let (bench, beside) = (format!("postgres, {in_flight} in flight"), || "hand-written loop".to_owned());
+        report.speed(bench.clone(), median(rates), beside(), median(floors), "lifecycles/s");
+        report.cost(format!("{bench}, log"), median(bytes), beside(), median(floor_bytes), "bytes/lifecycle");
+    }
+    report.store = "sqlite";
+    Ok(())
+}
+
+/// Speed with a small and a large backlog.
+pub(crate) fn flatness(report: &mut Report, scale: Scale) -> Result<(), Failure> {
+    report.store = "postgres";
+    let server = PostgresServer::start(&[])?;
+    let count = (scale.lifecycles * 64) as u64;
+    let (large, _) = runtime()?.block_on(ours(&server, IN_FLIGHT, scale.backlog, count))?;
+    let (small, _) = runtime()?.block_on(ours(&server, IN_FLIGHT, SMALL, count))?;
+    let bench = format!("postgres, backlog {}", scale.backlog);
+    report.speed(bench, large, format!("backlog {SMALL}"), small, "lifecycles/s");
+    report.store = "sqlite";
+    Ok(())
+}
