@@ -7,6 +7,7 @@
 use roundtrip::store::op::{Admit, Define};
 use roundtrip::store::policy::{Gate, RoutePolicy};
 use roundtrip::store::{Batched, Options, PostgresStore, Store, StoreExt};
+use roundtrip::testkit::servers::PostgresServer;
 use tokio_postgres::{Client, NoTls, Statement};
 
 use crate::Scale;

@@ -76,8 +76,8 @@ pub(in crate::store) struct Put<'a> {
     pub(in crate::store) listed: Listed,
     /// As it was before, if it was there.
     pub(in crate::store) was: Option<&'a Loaded>,
-    /// How long its payload is, if that is new too.
-    pub(in crate::store) bytes: Option<usize>,
+    /// Its body, if that is new too.
+    pub(in crate::store) body: Option<&'a Body>,
 }
 
 impl Put<'_> {
@@ -162,10 +162,8 @@ impl<'a> Changes<'a> {
                 *self.counts.entry((was.request.route, was.listed.state)).or_default() -= 1;
                 shown_before.extend(was.request.occurrences.as_slice().iter().map(|o| (o.id, request.seq)));
             }
-            // Whoever keeps its body keeps its length.
             let body = tray.bodies.get(&request.seq).filter(|_| tray.new_bodies.contains(&request.seq));
-            let bytes = body.map(|body| body.payload.bytes.len());
-            self.live.push(Put { request, record, listed, was, bytes });
+            self.live.push(Put { request, record, listed, was, body });
         }
         for (seq, was) in loaded.iter().filter(|(seq, _)| !here.contains(seq)) {
             self.gone.push(was);
@@ -292,7 +290,7 @@ mod tests {
         let [put] = &changes.live[..] else { panic!("one request: {changes:?}") };
         assert_eq!((put.request.id, put.listed.state), (samples::id(1), StateKind::Queued));
         assert!(put.was.is_none());
-        assert_eq!(put.bytes, Some("request 1".len()));
+        assert_eq!(put.body.unwrap().payload, samples::request(1).payload);
         assert_eq!(changes.shown, [(samples::occurrence(1), Seq(1))]);
         assert_eq!(changes.bodies.len(), 1);
         assert_eq!(changes.counts, BTreeMap::from([((RouteNo(0), StateKind::Queued), 1)]));
@@ -309,7 +307,7 @@ mod tests {
         let changes = leased.changes().unwrap();
         let [put] = &changes.live[..] else { panic!("one request: {changes:?}") };
         assert_eq!(put.was.unwrap().listed.state, StateKind::Queued);
-        assert_eq!((put.bytes, changes.bodies.len(), changes.shown.len()), (None, 0, 0));
+        assert_eq!((put.body, changes.bodies.len(), changes.shown.len()), (None, 0, 0));
         assert_eq!(put.lease().unwrap().claim, samples::lease(1).claim);
         let moved = BTreeMap::from([((RouteNo(0), StateKind::Queued), -1), ((RouteNo(0), StateKind::Leased), 1)]);
         assert_eq!(changes.counts, moved);

@@ -17,6 +17,7 @@ use crate::outbox::{Delivery, LaneNo};
 use crate::sender::Parcel;
 use crate::store::disk::{ColdReceipt, GroupRow, ItemRow};
 use crate::store::machine::{Listed, Loan, PROMOTE_MAX, Pace, random_place};
+use crate::store::op::Op;
 use crate::words::{GroupKey, Nonce, OrderKey, REPLY_BYTES_MAX, RequestId, RouteName, Seq};
 
 /// How many more are fetched for leases in random order that share a batch: each starts at
@@ -50,12 +51,17 @@ pub(super) struct Fetched {
 }
 
 impl Fetched {
-    /// Everything that a batch needs.
-    pub(super) async fn all<L: Lender>(lender: &mut L, needs: &Needs, sight: &Sight<'_>) -> Result<Fetched, L::Error> {
+    /// Everything that a batch needs, beyond what its first wants found.
+    pub(super) async fn all<L: Lender>(
+        lender: &mut L,
+        first: &First,
+        found: Vec<Found>,
+        sight: &Sight<'_>,
+    ) -> Result<Fetched, L::Error> {
         let mut fetched = Fetched::default();
-        fetched.fly(lender, first_wants(needs, sight)).await?;
-        fetched.closed.extend(&needs.ids);
-        fetched.follow(lender, needs, sight).await?;
+        fetched.take_all(&first.wants, found);
+        fetched.closed.extend(&first.needs.ids);
+        fetched.follow(lender, &first.needs, sight).await?;
         Ok(fetched)
     }
 
@@ -178,9 +184,13 @@ impl Fetched {
             return Ok(());
         }
         let found = lender.fly(&wants).await?;
+        self.take_all(&wants, found);
+        Ok(())
+    }
+
+    fn take_all(&mut self, wants: &[Want], found: Vec<Found>) {
         debug_assert_eq!(wants.len(), found.len(), "an answer for each want");
         wants.iter().zip(found).for_each(|(want, found)| self.take(want, found));
-        Ok(())
     }
 
     fn take(&mut self, want: &Want, found: Found) {
@@ -248,7 +258,22 @@ impl Fetched {
     }
 }
 
-/// What can be asked before anything is known but the batch.
+/// What a batch wants first.
+#[derive(Debug)]
+pub(in crate::store) struct First {
+    needs: Needs,
+    pub(in crate::store) wants: Vec<Want>,
+}
+
+impl First {
+    /// What can be asked before anything is known but the batch and the fixtures. The time
+    /// may be a guess: what it leaves out comes with the next batch.
+    pub(in crate::store) fn of(batch: &[Op], sight: &Sight<'_>) -> First {
+        let needs = Needs::of(batch, sight.fixtures.values(), sight.numbers.now);
+        First { wants: first_wants(&needs, sight), needs }
+    }
+}
+
 fn first_wants(needs: &Needs, sight: &Sight<'_>) -> Vec<Want> {
     let mut wants = named(needs);
     wants.extend(leases(needs, sight));

@@ -4,11 +4,10 @@ use std::collections::BTreeSet;
 
 use super::Sight;
 use super::changes::Changes;
-use super::fetch::Fetched;
-use super::needs::Needs;
+use super::fetch::{Fetched, First};
 use super::record::Damaged;
 use super::tray::Tray;
-use super::want::{Lender, Want};
+use super::want::{Found, Lender, Want};
 use super::{FixtureRows, Numbers};
 use crate::store::machine::Machine;
 use crate::store::op::{Op, Outcome};
@@ -49,9 +48,23 @@ pub(in crate::store) async fn tick<L: Lender>(
     sight: &Sight<'_>,
     batch: &[Op],
 ) -> Result<Ticked, L::Error> {
+    let first = First::of(batch, sight);
+    let found = lender.fly(&first.wants).await?;
+    tick_after(lender, options, sight, batch, &first, found).await
+}
+
+/// Does a batch whose first wants are answered: they may have been asked before anything was
+/// known of the numbers, as long as the fixtures turn out to be those that were seen.
+pub(in crate::store) async fn tick_after<L: Lender>(
+    lender: &mut L,
+    options: Options,
+    sight: &Sight<'_>,
+    batch: &[Op],
+    first: &First,
+    found: Vec<Found>,
+) -> Result<Ticked, L::Error> {
     let before = sight.numbers;
-    let needs = Needs::of(batch, sight.fixtures.values(), before.now);
-    let mut fetched = Fetched::all(lender, &needs, sight).await?;
+    let mut fetched = Fetched::all(lender, first, found, sight).await?;
     loop {
         let mut tray = fetched.tray.clone();
         let mut machine = Machine::borrow(options, fetched.loan(sight));

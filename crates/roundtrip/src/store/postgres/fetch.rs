@@ -3,35 +3,41 @@
 //! Nothing is locked row by row: whoever writes holds the one row of `numbers`, and whoever
 //! reads has a snapshot.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use tokio_postgres::Row;
 
+use super::known::Known;
 use super::wire::{Call, Param, PgError, Wire, hash, int, ordered, param, time, uint, unordered};
 use crate::inbox::{Request, RouteNo, StateKind, When};
 use crate::outbox::LaneNo;
 use crate::store::disk::{Body, ColdKey, ItemRow};
+use crate::store::journal::Entry;
 use crate::store::loan::{CountedRow, Damaged, Found, Lender, LiveRow, Want, decode};
-use crate::store::machine::Listed;
+use crate::store::machine::{Listed, Pace};
 use crate::words::{Encoding, GroupKey, ItemId, Nonce, OccurrenceId, Payload, RequestId, Seq, UnixMs};
 
+const BY_ID: &str = "
+SELECT l.seq, l.record, l.state, l.turn, l.due, l.deadline FROM unnest($1::bytea[]) n(id) JOIN live l USING (id)";
+/// All that share an id with whoever shows an occurrence or is a delivery of a slot.
 const NAMED: &str = "
-WITH named AS (
-    SELECT unnest($1::bytea[]) AS id
+SELECT l.seq, l.record, l.state, l.turn, l.due, l.deadline FROM unnest($1::bytea[]) n(id) JOIN live l USING (id)
+UNION ALL
+SELECT l.seq, l.record, l.state, l.turn, l.due, l.deadline FROM (
+    SELECT l.id FROM unnest($2::bytea[]) o(occurrence) JOIN live l USING (occurrence)
     UNION SELECT l.id FROM unnest($2::bytea[]) o(occurrence) JOIN shown s USING (occurrence) JOIN live l USING (seq)
     UNION SELECT substring(p.deliveries FROM 1 + 32 * at FOR 32)
         FROM unnest($3::integer[], $4::bigint[]) s(lane, nonce) JOIN parcel p USING (lane, nonce),
-             generate_series(0, length(p.deliveries) / 32 - 1) at)
-SELECT l.seq, l.record, l.state, l.turn, l.due, l.deadline FROM named JOIN live l USING (id)";
+             generate_series(0, length(p.deliveries) / 32 - 1) at) n
+    JOIN live l USING (id)";
 const ROUTES: &str = "SELECT seq, record, state, turn, due, deadline FROM live WHERE route = ANY($1::integer[])";
 const BODIES: &str = "
-SELECT l.seq, b.encoding, b.payload, b.trace
-FROM unnest($1::bytea[]) n(id) JOIN live l USING (id) JOIN body b USING (seq)";
+SELECT l.seq, l.encoding, l.payload, l.trace FROM unnest($1::bytea[]) n(id) JOIN live l USING (id)";
 /// As many of these, in order, as a reply has room for.
 const BODIES_OF: &str = "
 SELECT seq, encoding, payload, trace FROM (
-    SELECT b.*, sum(length(b.payload)) OVER (ORDER BY n.at) - length(b.payload) AS before
-    FROM unnest($1::bigint[]) WITH ORDINALITY n(seq, at) JOIN body b USING (seq)) b
+    SELECT l.*, sum(length(l.payload)) OVER (ORDER BY n.at) - length(l.payload) AS before
+    FROM unnest($1::bigint[]) WITH ORDINALITY n(seq, at) JOIN live l USING (seq)) b
 WHERE before <= $2";
 const RESPONSES: &str = "
 SELECT l.seq, r.encoding, r.payload FROM unnest($1::bytea[]) n(id) JOIN live l USING (id) JOIN response r USING (seq)";
@@ -45,14 +51,15 @@ const OVERDUE: &str = "
 SELECT l.seq, l.record, l.state, l.turn, l.due, l.deadline FROM unnest($1::bigint[], $2::bigint[]) r(first, last),
     LATERAL (SELECT * FROM live WHERE deadline BETWEEN r.first AND r.last ORDER BY deadline, seq LIMIT $3) l";
 const SILENT: &str = "
-SELECT seq, record, state, turn, due, deadline FROM live WHERE lease_until <= $1 ORDER BY lease_until, seq LIMIT $2";
+SELECT seq, record, state, turn, due, deadline FROM live
+WHERE claim IS NOT NULL AND lease_until <= $1 ORDER BY lease_until, seq LIMIT $2";
 const DEAD: &str = "
 SELECT seq, record, state, turn, due, deadline FROM live WHERE forget_at <= $1 ORDER BY forget_at, seq LIMIT $2";
 /// The first of a route that may be handed out, from a place on and around, as far as a
 /// reply has room for them.
 const TURNS: &str = "
-SELECT l.seq, l.record, l.state, l.turn, l.due, l.deadline, b.encoding, b.payload, b.trace FROM (
-    SELECT *, sum(bytes) OVER (ORDER BY turn < $6, turn, seq) - bytes AS before FROM (
+SELECT seq, record, state, turn, due, deadline, encoding, payload, trace FROM (
+    SELECT *, sum(length(payload)) OVER (ORDER BY turn < $6, turn, seq) - length(payload) AS before FROM (
         (SELECT * FROM live WHERE route = $1 AND turn >= $6 AND (deadline IS NULL OR NOT EXISTS (
             SELECT FROM unnest($3::bigint[], $4::bigint[]) r(first, last) WHERE deadline BETWEEN first AND last))
             ORDER BY turn, seq LIMIT $2)
@@ -60,10 +67,9 @@ SELECT l.seq, l.record, l.state, l.turn, l.due, l.deadline, b.encoding, b.payloa
         (SELECT * FROM live WHERE route = $1 AND turn < $6 AND (deadline IS NULL OR NOT EXISTS (
             SELECT FROM unnest($3::bigint[], $4::bigint[]) r(first, last) WHERE deadline BETWEEN first AND last))
             ORDER BY turn, seq LIMIT $2)) first) l
-    JOIN body b USING (seq) WHERE l.before < $5";
+WHERE l.before < $5";
 const CLAIMED: &str = "
-SELECT l.seq, l.record, l.state, l.turn, l.due, l.deadline, b.encoding, b.payload, b.trace
-FROM live l JOIN body b USING (seq) WHERE l.claim = ANY($1::bigint[])";
+SELECT seq, record, state, turn, due, deadline, encoding, payload, trace FROM live WHERE claim = ANY($1::bigint[])";
 /// The first in line of each key, and those of it that are with workers.
 const LINES: &str = "
 SELECT l.seq, l.record, l.state, l.turn, l.due, l.deadline
@@ -92,31 +98,48 @@ const EXPIRED_OCCURRENCES: &str = "
 UNION ALL
 SELECT s.occurrence FROM unnest($3::integer[], $4::bigint[]) f(origin, floor),
     LATERAL (SELECT occurrence FROM seen WHERE origin = f.origin AND height < f.floor LIMIT $2) s";
-const COUNTED: &str = "SELECT route, sum(requests)::bigint FROM counted GROUP BY route";
-const PACES: &str = "SELECT route, epoch, record FROM pace";
-const LEASED: &str = "SELECT seq, record, state, turn, due, deadline FROM live WHERE lease_until > $1";
+pub(super) const COUNTED: &str = "SELECT route, state, requests FROM counted";
+pub(super) const PACES: &str = "SELECT route, epoch, record FROM pace";
+const LEASED: &str = "
+SELECT seq, record, state, turn, due, deadline FROM live WHERE claim IS NOT NULL AND lease_until > $1";
 const COUNTS: &str = "
-SELECT c.route, c.state, c.requests, (SELECT l.admitted_at FROM live l
-    WHERE l.route = c.route AND l.state = c.state ORDER BY l.seq LIMIT 1)
+SELECT c.route, c.state, c.requests, CASE c.state
+    WHEN 2 THEN (SELECT min(l.admitted_at) FROM live l WHERE l.route = c.route AND l.claim IS NOT NULL)
+    ELSE (SELECT l.admitted_at FROM live l
+        WHERE l.route = c.route AND l.state = c.state AND l.state <> 2 ORDER BY l.seq LIMIT 1) END
 FROM counted c WHERE c.requests > 0 ORDER BY c.route, c.state";
+/// What workers hold is few enough to be sorted.
 const PAGE: &str = "
 SELECT l.seq, l.record, l.state, l.turn, l.due, l.deadline FROM unnest($1::integer[], $2::smallint[]) w(route, state),
-    LATERAL (SELECT * FROM live WHERE route = w.route AND state = w.state AND seq > $3 ORDER BY seq LIMIT $4) l
+    LATERAL (
+        (SELECT * FROM live WHERE route = w.route AND state = w.state AND state <> 2 AND seq > $3 ORDER BY seq LIMIT $4)
+        UNION ALL
+        (SELECT * FROM live WHERE w.state = 2 AND claim IS NOT NULL AND route = w.route AND seq > $3
+            ORDER BY seq LIMIT $4)) l
 ORDER BY l.seq LIMIT $4";
 const READY: &str = "
 SELECT l.seq, l.record, l.state, l.turn, l.due, l.deadline, l.encoding, l.payload FROM (
-    SELECT f.*, r.encoding, r.payload, sum(length(r.payload)) OVER (ORDER BY f.seq) - length(r.payload) AS before FROM (
+    SELECT f.seq, f.record, f.state, f.turn, f.due, f.deadline, r.encoding, r.payload,
+        sum(length(r.payload)) OVER (ORDER BY f.seq) - length(r.payload) AS before FROM (
         SELECT l.* FROM unnest($1::integer[]) w(route),
             LATERAL (SELECT * FROM live WHERE route = w.route AND state = 4 AND seq > $2 ORDER BY seq LIMIT $3) l
         ORDER BY l.seq LIMIT $3) f JOIN response r USING (seq)) l
 WHERE l.before <= $4";
+/// Positions from the last to the first, and the rows that hold them.
 const CHAIN: &str = "
 WITH RECURSIVE chain AS (
-    SELECT position, previous, record, 1 AS length FROM journal WHERE position = $1
-    UNION ALL SELECT j.position, j.previous, j.record, c.length + 1
-    FROM chain c JOIN journal j ON j.position = c.previous WHERE c.length < $2)
-SELECT record FROM chain";
-const ENTRIES: &str = "SELECT record FROM journal WHERE position >= $1 ORDER BY position LIMIT $2";
+    SELECT $1::bigint AS position, j.*, 1 AS length
+    FROM (SELECT * FROM journal WHERE first <= $1 ORDER BY first DESC LIMIT 1) j WHERE j.last >= $1
+    UNION ALL SELECT before.position, j.*, c.length + 1
+    FROM chain c, LATERAL (SELECT ('x' || encode(substring(c.previous FROM (1 + 8 * (c.position - c.first))::integer
+        FOR 8), 'hex'))::bit(64)::bigint AS position) before,
+        LATERAL (SELECT * FROM journal WHERE first <= before.position ORDER BY first DESC LIMIT 1) j
+    WHERE c.length < $2 AND j.last >= before.position)
+SELECT position, position, entries FROM chain";
+const ENTRIES: &str = "
+SELECT greatest(first, $1), least(last, $1 + $2 - 1), entries FROM journal
+WHERE first >= coalesce((SELECT first FROM journal WHERE first <= $1 ORDER BY first DESC LIMIT 1), 0)
+    AND last >= $1 AND first < $1 + $2 ORDER BY first";
 const ITEM_PAYLOADS: &str = "
 SELECT no, encoding, payload FROM (
     SELECT i.no, i.encoding, i.payload, sum(length(i.payload)) OVER (ORDER BY i.no) - length(i.payload) AS before FROM (
@@ -132,10 +155,52 @@ impl Lender for Wire {
     }
 }
 
+/// A connection, and what is known without it.
+pub(super) struct Desk<'a> {
+    pub(super) wire: &'a mut Wire,
+    pub(super) known: &'a Known,
+}
+
+impl Desk<'_> {
+    /// Sends a plain command, calls and what the wants ask, all in one flight; answers what
+    /// the calls brought and what was found.
+    pub(super) async fn fly_after(
+        &mut self,
+        before: &'static str,
+        calls: Vec<Call<'_>>,
+        wants: &[Want],
+    ) -> Result<(Vec<Vec<Row>>, Vec<Found>), PgError> {
+        let mut all: Vec<Option<Found>> = wants.iter().map(|want| self.known.answer(want)).collect();
+        let asked = || wants.iter().zip(&all).filter(|(_, known)| known.is_none()).map(|(want, _)| want);
+        let (own, asked): (usize, Vec<&Want>) = (calls.len(), asked().collect());
+        let calls: Vec<Call<'_>> = calls.into_iter().chain(asked.iter().map(|want| call(want))).collect();
+        if calls.is_empty() {
+            return Ok((Vec::new(), all.into_iter().flatten().collect()));
+        }
+        let mut answers = self.wire.send(before, calls, "").await?;
+        let rest = answers.split_off(own);
+        for ((place, want), rows) in all.iter_mut().filter(|known| known.is_none()).zip(asked).zip(rest) {
+            *place = Some(found(want, &rows)?);
+        }
+        Ok((answers, all.into_iter().flatten().collect()))
+    }
+}
+
+impl Lender for Desk<'_> {
+    type Error = PgError;
+
+    async fn fly(&mut self, wants: &[Want]) -> Result<Vec<Found>, PgError> {
+        Ok(self.fly_after("", Vec::new(), wants).await?.1)
+    }
+}
+
 /// The statement that answers a want.
-fn call(want: &Want) -> Call<'_> {
+pub(super) fn call(want: &Want) -> Call<'_> {
     match want {
         Want::Named { ids, occurrences, slots } => {
+            if occurrences.is_empty() && slots.is_empty() {
+                return Call::new(BY_ID, vec![param(id_bytes(ids))]);
+            }
             let (lanes, nonces): (Vec<i32>, Vec<i64>) = slots.iter().map(slot).unzip();
             let occurrences = param(occurrence_bytes(occurrences));
             Call::new(NAMED, vec![param(id_bytes(ids)), occurrences, param(lanes), param(nonces)])
@@ -222,7 +287,7 @@ fn call(want: &Want) -> Call<'_> {
 }
 
 /// What these rows are, as the answer to a want.
-fn found(want: &Want, rows: &[Row]) -> Result<Found, PgError> {
+pub(super) fn found(want: &Want, rows: &[Row]) -> Result<Found, PgError> {
     Ok(match want {
         Want::Turns { .. } | Want::Claimed(_) => {
             Found::Live(each(rows, |row| Ok(LiveRow { body: Some(body(row, 6)?), ..live(row)? }))?)
@@ -259,12 +324,10 @@ fn found(want: &Want, rows: &[Row]) -> Result<Found, PgError> {
             Found::ItemPayloads(each(rows, |row| Ok((uint(row.try_get(0)?), payload(row, 1)?)))?)
         }
         Want::Chain { .. } | Want::Entries { .. } => {
-            Found::Entries(each(rows, |row| Ok(decode("journal", row.try_get(0)?)?))?)
+            Found::Entries(each(rows, entries)?.into_iter().flatten().collect())
         }
-        Want::Counted => Found::Counted(each(rows, |row| Ok((route(row)?, uint(row.try_get(1)?))))?),
-        Want::Paces => {
-            Found::Paces(each(rows, |row| Ok((route(row)?, uint(row.try_get(1)?), decode("pace", row.try_get(2)?)?)))?)
-        }
+        Want::Counted => Found::Counted(by_route(each(rows, counted)?)),
+        Want::Paces => Found::Paces(each(rows, pace)?),
         Want::Counts => Found::Counts(each(rows, |row| {
             let oldest: Option<i64> = row.try_get(3)?;
             let oldest = oldest.ok_or_else(|| Damaged::new("counted", "requests that are not there"))?;
@@ -274,7 +337,34 @@ fn found(want: &Want, rows: &[Row]) -> Result<Found, PgError> {
     })
 }
 
-fn each<T>(rows: &[Row], of: impl Fn(&Row) -> Result<T, PgError>) -> Result<Vec<T>, PgError> {
+/// Of the entries in a row those that are asked for.
+fn entries(row: &Row) -> Result<Vec<Entry>, PgError> {
+    let wanted = uint(row.try_get(0)?)..=uint(row.try_get(1)?);
+    let mut entries: Vec<Entry> = decode("journal", row.try_get(2)?)?;
+    entries.retain(|entry| wanted.contains(&entry.position));
+    Ok(entries)
+}
+
+/// How many live requests a route has in a state.
+pub(super) fn counted(row: &Row) -> Result<((RouteNo, StateKind), u64), PgError> {
+    Ok(((route(row)?, state(row, 1)?), uint(row.try_get(2)?)))
+}
+
+/// How many live requests each route has in all.
+pub(super) fn by_route(counted: impl IntoIterator<Item = ((RouteNo, StateKind), u64)>) -> Vec<(RouteNo, u64)> {
+    let mut routes: BTreeMap<RouteNo, u64> = BTreeMap::new();
+    for ((route, _), requests) in counted {
+        *routes.entry(route).or_default() += requests;
+    }
+    routes.into_iter().collect()
+}
+
+/// What a route handed out lately, and the newest epoch when that was written.
+pub(super) fn pace(row: &Row) -> Result<(RouteNo, u64, Pace), PgError> {
+    Ok((route(row)?, uint(row.try_get(1)?), decode("pace", row.try_get(2)?)?))
+}
+
+pub(super) fn each<T>(rows: &[Row], of: impl Fn(&Row) -> Result<T, PgError>) -> Result<Vec<T>, PgError> {
     rows.iter().map(of).collect()
 }
 

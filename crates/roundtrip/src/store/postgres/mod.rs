@@ -20,21 +20,25 @@
 
 mod fetch;
 mod hints;
+mod known;
 mod migrate;
 mod read;
 mod wire;
 mod write;
 
 use std::sync::{Arc, OnceLock};
+use std::time::Instant;
 
 use tokio::sync::{Mutex, OnceCell, Semaphore};
 use tokio_postgres::{Config, Row};
 
+use fetch::Desk;
 use hints::Bells;
+use known::Known;
 use wire::{Call, PgError, Wire, int, param, time, uint};
 
 use super::disk::{Fixture, HighWater};
-use super::loan::{self, Damaged, FixtureRows, Numbers, Sight, decode};
+use super::loan::{self, Damaged, First, FixtureRows, Numbers, Sight, Ticked, decode};
 use super::op::{Op, Outcome};
 use super::query::{Query, Reply};
 use super::{Changes, Hints, Options, Store, StoreError, StoreFuture, Topic, check_batch};
@@ -48,10 +52,10 @@ const SCHEMA: &str = "roundtrip";
 
 const LOCK_NUMBERS: &str = "
 SELECT epoch, seq, entry, receipt, item, grp, journal_floor, fixtures,
-       (extract(epoch FROM clock_timestamp()) * 1000)::bigint FROM numbers FOR UPDATE";
+       (extract(epoch FROM clock_timestamp()) * 1000)::bigint, tick FROM numbers FOR UPDATE";
 const NUMBERS: &str = "
 SELECT epoch, seq, entry, receipt, item, grp, journal_floor, fixtures,
-       (extract(epoch FROM clock_timestamp()) * 1000)::bigint FROM numbers";
+       (extract(epoch FROM clock_timestamp()) * 1000)::bigint, tick FROM numbers";
 const FIXTURES: &str = "SELECT record FROM fixture WHERE version > $1";
 /// Later than every epoch before, and the time: a restored backup repeats none.
 const NEXT_EPOCH: &str = "
@@ -88,15 +92,30 @@ struct Server {
 #[derive(Default)]
 struct Writer {
     wire: Option<Wire>,
-    fixtures: Fixtures,
+    seen: Seen,
     tokens: u64,
 }
 
-/// All fixtures as they were at a version.
+/// What a process has seen of what is small, as it was after a tick.
 #[derive(Default)]
-struct Fixtures {
+struct Seen {
+    tick: i64,
     version: i64,
-    rows: FixtureRows,
+    fixtures: FixtureRows,
+    known: Known,
+    /// The numbers when they were last looked at, and by which clock of this process; none,
+    /// if another process had ticked then: it will again.
+    last: Option<(Numbers, Instant)>,
+}
+
+impl Seen {
+    /// What the numbers may be now, as far as it takes them to tell what a batch needs.
+    fn guess(&self, server: &Server) -> Option<Numbers> {
+        let (numbers, at) = self.last?;
+        let passed = u64::try_from(at.elapsed().as_millis()).unwrap_or(u64::MAX);
+        let now = server.clock.as_ref().map_or(numbers.now.plus(passed), |clock| clock.now());
+        Some(Numbers { now, ..numbers })
+    }
 }
 
 impl PostgresStore {
@@ -164,20 +183,26 @@ impl PostgresStore {
         let rows = wire.query(NEXT_EPOCH, vec![param(now)]).await?;
         let row = rows.first().ok_or_else(|| Damaged::new("numbers", "no row"))?;
         let epoch = uint(row.try_get(0)?);
-        let mut fixtures = Fixtures::default();
-        let numbers = self.lock(wire, &mut fixtures).await?;
-        let sight = Sight { epoch, tokens: 0, numbers, fixtures: &fixtures.rows };
+        let mut seen = Seen::default();
+        let numbers = self.look("BEGIN", wire, &mut seen).await?;
+        let sight = Sight { epoch, tokens: 0, numbers, fixtures: &seen.fixtures };
         let ticked = loan::shorten_leases(wire, self.options, &sight).await?;
         let changes = ticked.changes()?;
         wire.send("", write::writes(&changes, numbers.newest_epoch)?, "COMMIT").await?;
         Ok(epoch)
     }
 
-    /// Begins a tick: nobody else's runs until this one ends.
-    async fn lock(&self, wire: &mut Wire, fixtures: &mut Fixtures) -> Result<Numbers, PgError> {
-        let calls = vec![Call::new(LOCK_NUMBERS, Vec::new()), Call::new(FIXTURES, vec![param(fixtures.version)])];
-        let answers = wire.send("BEGIN", calls, "").await?;
-        self.server.take_in(&answers, fixtures)
+    /// Begins a tick, so that nobody else's runs until this one ends, and looks at everything
+    /// that may have changed since.
+    async fn look(&self, begin: &'static str, wire: &mut Wire, seen: &mut Seen) -> Result<Numbers, PgError> {
+        let calls = vec![
+            Call::new(LOCK_NUMBERS, Vec::new()),
+            Call::new(FIXTURES, vec![param(seen.version)]),
+            Call::new(fetch::COUNTED, Vec::new()),
+            Call::new(fetch::PACES, Vec::new()),
+        ];
+        let answers = wire.send(begin, calls, "").await?;
+        self.server.take_in(&answers, seen)
     }
 
     async fn tick(&self, batch: Vec<Op>) -> Result<Vec<Outcome>, StoreError> {
@@ -192,10 +217,10 @@ impl PostgresStore {
                 writer.wire = Some(wire);
                 Ok(outcomes)
             }
-            // The connection is dropped, and with it what it had begun; what became of the
-            // fixtures is read anew.
+            // The connection is dropped, and with it what it had begun; what became of all
+            // else is read anew.
             Err(error) => {
-                writer.fixtures = Fixtures::default();
+                writer.seen = Seen::default();
                 tracing::warn!(%error, server = %self.server.name, "a batch was not stored");
                 Err(error.at(&self.server.name))
             }
@@ -209,23 +234,67 @@ impl PostgresStore {
         epoch: u64,
         batch: &[Op],
     ) -> Result<Vec<Outcome>, PgError> {
-        let numbers = self.lock(wire, &mut writer.fixtures).await?;
-        let sight = Sight { epoch, tokens: writer.tokens, numbers, fixtures: &writer.fixtures.rows };
-        let ticked = loan::tick(wire, self.options, &sight, batch).await?;
+        let (ticked, numbers) = match writer.seen.guess(&self.server) {
+            Some(guess) => self.tick_by_guess(wire, writer, epoch, batch, guess).await?,
+            None => self.tick_by_look("BEGIN", wire, writer, epoch, batch).await?,
+        };
         writer.tokens = ticked.tokens();
         let changes = ticked.changes()?;
         let wrote = !changes.is_empty();
         wire.send("", write::writes(&changes, numbers.newest_epoch)?, "COMMIT").await?;
+        writer.seen.known = std::mem::take(&mut writer.seen.known).after(&changes, numbers.newest_epoch);
         let (outcomes, touched, fixtures) = ticked.finish();
         if !fixtures.is_empty() {
-            writer.fixtures.version = int(numbers.fixtures + 1);
-            writer.fixtures.rows.extend(fixtures);
+            writer.seen.version = int(numbers.fixtures + 1);
+            writer.seen.fixtures.extend(fixtures);
         }
+        writer.seen.tick += i64::from(wrote);
         if let Some(bells) = self.bells.get().filter(|_| wrote) {
             bells.ring(&touched);
         }
         self.hints.give(touched);
         Ok(outcomes)
+    }
+
+    /// Looks at what there is, and then fetches what the batch needs.
+    async fn tick_by_look(
+        &self,
+        begin: &'static str,
+        wire: &mut Wire,
+        writer: &mut Writer,
+        epoch: u64,
+        batch: &[Op],
+    ) -> Result<(Ticked, Numbers), PgError> {
+        let numbers = self.look(begin, wire, &mut writer.seen).await?;
+        let Writer { seen, tokens, .. } = writer;
+        let sight = Sight { epoch, tokens: *tokens, numbers, fixtures: &seen.fixtures };
+        let mut desk = Desk { wire, known: &seen.known };
+        Ok((loan::tick(&mut desk, self.options, &sight, batch).await?, numbers))
+    }
+
+    /// Fetches what the batch needs if nobody else has ticked, in the flight that shows
+    /// whether somebody did.
+    async fn tick_by_guess(
+        &self,
+        wire: &mut Wire,
+        writer: &mut Writer,
+        epoch: u64,
+        batch: &[Op],
+        guess: Numbers,
+    ) -> Result<(Ticked, Numbers), PgError> {
+        let Writer { seen, tokens, .. } = &mut *writer;
+        let sight = Sight { epoch, tokens: *tokens, numbers: guess, fixtures: &seen.fixtures };
+        let first = First::of(batch, &sight);
+        let lock = vec![Call::new(LOCK_NUMBERS, Vec::new())];
+        let (answers, found) = Desk { wire, known: &seen.known }.fly_after("BEGIN", lock, &first.wants).await?;
+        let (numbers, tick) = self.server.numbers(&answers)?;
+        if seen.tick != tick {
+            return self.tick_by_look("", wire, writer, epoch, batch).await;
+        }
+        seen.last = Some((numbers, Instant::now()));
+        let sight = Sight { numbers, fixtures: &seen.fixtures, ..sight };
+        let mut desk = Desk { wire, known: &seen.known };
+        Ok((loan::tick_after(&mut desk, self.options, &sight, batch, &first, found).await?, numbers))
     }
 }
 
@@ -234,8 +303,25 @@ impl Server {
         Wire::open(&self.config, &self.schema).await.map_err(|error| error.at(&self.name))
     }
 
-    /// The numbers, and the fixtures that changed since these.
-    fn take_in(&self, answers: &[Vec<Row>], fixtures: &mut Fixtures) -> Result<Numbers, PgError> {
+    /// The numbers, the fixtures that changed since these, counts and paces.
+    fn take_in(&self, answers: &[Vec<Row>], seen: &mut Seen) -> Result<Numbers, PgError> {
+        let (numbers, tick) = self.numbers(answers)?;
+        let rows = |at: usize| answers.get(at).map_or(&[][..], Vec::as_slice);
+        for row in rows(1) {
+            let fixture: Fixture = decode("fixture", row.try_get(0)?)?;
+            seen.fixtures.insert(fixture.key(), fixture);
+        }
+        seen.version = int(numbers.fixtures);
+        let counted = fetch::each(rows(2), fetch::counted)?.into_iter().collect();
+        let paces = fetch::each(rows(3), fetch::pace)?;
+        seen.known = Known { counted, paces, had_groups: numbers.high.group > 1 };
+        seen.last = (seen.tick == tick).then(|| (numbers, Instant::now()));
+        seen.tick = tick;
+        Ok(numbers)
+    }
+
+    /// The numbers, and how many ticks have written something.
+    fn numbers(&self, answers: &[Vec<Row>]) -> Result<(Numbers, i64), PgError> {
         let row = answers.first().and_then(|rows| rows.first());
         let row = row.ok_or_else(|| Damaged::new("numbers", "no row"))?;
         let number = |at: usize| row.try_get(at).map(uint);
@@ -245,13 +331,8 @@ impl Server {
             Some(clock) => clock.now(),
             None => UnixMs(number(8)?),
         };
-        for row in answers.get(1).into_iter().flatten() {
-            let fixture: Fixture = decode("fixture", row.try_get(0)?)?;
-            fixtures.rows.insert(fixture.key(), fixture);
-        }
-        fixtures.version = row.try_get(7)?;
-        let (newest_epoch, journal_floor) = (number(0)?, number(6)?);
-        Ok(Numbers { newest_epoch, high, journal_floor, fixtures: uint(fixtures.version), now })
+        let (newest_epoch, journal_floor, fixtures) = (number(0)?, number(6)?, number(7)?);
+        Ok((Numbers { newest_epoch, high, journal_floor, fixtures, now }, row.try_get(9)?))
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::PoisonError;
 
 use super::wire::{Call, PgError, Wire, param};
-use super::{FIXTURES, Fixtures, NUMBERS, PostgresStore};
+use super::{FIXTURES, NUMBERS, PostgresStore, Seen};
 use crate::store::StoreError;
 use crate::store::loan::{self, Sight};
 use crate::store::query::{Query, Reply};
@@ -25,11 +25,11 @@ impl PostgresStore {
     }
 
     async fn answer_on(&self, wire: &mut Wire, epoch: u64, query: Query) -> Result<Reply, PgError> {
-        let mut fixtures = Fixtures { version: -1, ..Fixtures::default() };
-        let calls = vec![Call::new(NUMBERS, Vec::new()), Call::new(FIXTURES, vec![param(fixtures.version)])];
+        let mut seen = Seen { version: -1, ..Seen::default() };
+        let calls = vec![Call::new(NUMBERS, Vec::new()), Call::new(FIXTURES, vec![param(seen.version)])];
         let answers = wire.send(SNAPSHOT, calls, "").await?;
-        let numbers = self.server.take_in(&answers, &mut fixtures)?;
-        let sight = Sight { epoch, tokens: 0, numbers, fixtures: &fixtures.rows };
+        let numbers = self.server.take_in(&answers, &mut seen)?;
+        let sight = Sight { epoch, tokens: 0, numbers, fixtures: &seen.fixtures };
         let reply = loan::read(wire, self.options, &sight, query).await?;
         wire.run("COMMIT").await?;
         Ok(reply)

@@ -1,42 +1,51 @@
 //! Changes as statements: one for each kind of row, all of them and the commit in one flight.
 
+use std::collections::BTreeMap;
+
 use tokio_postgres::types::ToSql;
 
 use super::wire::{Call, Param, int, ordered, param, time};
-use crate::inbox::{RouteNo, When};
-use crate::store::disk::{ColdKey, ColdReceipt, Fixture, GroupRow};
+use crate::inbox::{Request, RouteNo, StateKind, When};
+use crate::store::disk::{Body, ColdKey, ColdReceipt, Fixture, GroupRow};
+use crate::store::journal::Entry;
 use crate::store::loan::{Changes, Damaged, Put, encode, request_of};
 use crate::store::machine::Pace;
 use crate::words::{OccurrenceId, Payload, Seq};
 
 const PUT_NUMBERS: &str = "
-UPDATE numbers SET seq = $1, entry = $2, receipt = $3, item = $4, grp = $5, journal_floor = $6, fixtures = $7";
+WITH counts AS (
+    UPDATE counted c SET requests = c.requests + d.change
+    FROM unnest($8::integer[], $9::smallint[], $10::bigint[]) d(route, state, change)
+    WHERE c.route = d.route AND c.state = d.state)
+UPDATE numbers SET tick = tick + 1, seq = $1, entry = $2, receipt = $3, item = $4, grp = $5, journal_floor = $6,
+                   fixtures = $7";
 const PUT_FIXTURES: &str = "
+WITH counts AS (
+    INSERT INTO counted (route, state, requests) SELECT route, state, 0 FROM unnest($5::integer[]) route,
+        generate_series(0, 8) state ON CONFLICT DO NOTHING)
 INSERT INTO fixture (kind, name, version, record)
 SELECT kind, name, $4, record FROM unnest($1::smallint[], $2::text[], $3::bytea[]) f(kind, name, record)
 ON CONFLICT (kind, name) DO UPDATE SET version = excluded.version, record = excluded.record";
 const INSERT_LIVE: &str = "
-INSERT INTO live (seq, id, route, behind, key, admitted_at, state, turn, due, deadline, lease_until, claim, forget_at,
-                  bytes, record)
-SELECT * FROM unnest($1::bigint[], $2::bytea[], $3::integer[], $4::boolean[], $5::text[], $6::bigint[], $7::smallint[],
-                     $8::bigint[], $9::bigint[], $10::bigint[], $11::bigint[], $12::bigint[], $13::bigint[],
-                     $14::integer[], $15::bytea[])";
-/// Whoever keeps its body keeps its length.
+INSERT INTO live (seq, id, route, key, admitted_at, encoding, payload, trace, occurrence, behind, state, turn, due,
+                  deadline, lease_until, claim, forget_at, record)
+SELECT * FROM unnest($1::bigint[], $2::bytea[], $3::integer[], $4::text[], $5::bigint[], $6::smallint[], $7::bytea[],
+                     $8::bytea[], $9::bytea[], $10::boolean[], $11::smallint[], $12::bigint[], $13::bigint[],
+                     $14::bigint[], $15::bigint[], $16::bigint[], $17::bigint[], $18::bytea[])";
 const UPDATE_LIVE: &str = "
 UPDATE live l
-SET behind = n.behind, state = n.state, turn = n.turn, due = n.due, deadline = n.deadline, lease_until = n.lease_until,
-    claim = n.claim, forget_at = n.forget_at, bytes = coalesce(n.bytes, l.bytes), record = n.record
-FROM unnest($1::bigint[], $2::boolean[], $3::smallint[], $4::bigint[], $5::bigint[], $6::bigint[], $7::bigint[],
-            $8::bigint[], $9::bigint[], $10::integer[], $11::bytea[])
-    n(seq, behind, state, turn, due, deadline, lease_until, claim, forget_at, bytes, record)
+SET occurrence = n.occurrence, behind = n.behind, state = n.state, turn = n.turn, due = n.due, deadline = n.deadline,
+    lease_until = n.lease_until, claim = n.claim, forget_at = n.forget_at, record = n.record
+FROM unnest($1::bigint[], $2::bytea[], $3::boolean[], $4::smallint[], $5::bigint[], $6::bigint[], $7::bigint[],
+            $8::bigint[], $9::bigint[], $10::bigint[], $11::bytea[])
+    n(seq, occurrence, behind, state, turn, due, deadline, lease_until, claim, forget_at, record)
+WHERE l.seq = n.seq";
+const REPLACE_BODIES: &str = "
+UPDATE live l SET encoding = n.encoding, payload = n.payload, trace = n.trace
+FROM unnest($1::bigint[], $2::smallint[], $3::bytea[], $4::bytea[]) n(seq, encoding, payload, trace)
 WHERE l.seq = n.seq";
 const DELETE_LIVE: &str = "DELETE FROM live WHERE seq = ANY($1::bigint[])";
-const DELETE_BODIES: &str = "DELETE FROM body WHERE seq = ANY($1::bigint[])";
 const DELETE_RESPONSES: &str = "DELETE FROM response WHERE seq = ANY($1::bigint[])";
-const PUT_BODIES: &str = "
-INSERT INTO body (seq, encoding, payload, trace)
-SELECT * FROM unnest($1::bigint[], $2::smallint[], $3::bytea[], $4::bytea[])
-ON CONFLICT (seq) DO UPDATE SET encoding = excluded.encoding, payload = excluded.payload, trace = excluded.trace";
 const PUT_RESPONSES: &str = "
 INSERT INTO response (seq, encoding, payload) SELECT * FROM unnest($1::bigint[], $2::smallint[], $3::bytea[])
 ON CONFLICT (seq) DO UPDATE SET encoding = excluded.encoding, payload = excluded.payload";
@@ -76,19 +85,16 @@ INSERT INTO item (no, grp, id, late, encoding, payload)
 SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bytea[], $4::boolean[], $5::smallint[], $6::bytea[])";
 const DELETE_ITEMS: &str = "DELETE FROM item WHERE no = ANY($1::bigint[])";
 const APPEND_JOURNAL: &str = "
-INSERT INTO journal (position, previous, record) SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bytea[])";
-const TRIM_JOURNAL: &str = "DELETE FROM journal WHERE position >= $1 AND position < $2";
-const START_COUNTS: &str = "
-INSERT INTO counted (route, state, requests)
-SELECT route, state, 0 FROM unnest($1::integer[], $2::smallint[]) c(route, state) ON CONFLICT DO NOTHING";
-const COUNT: &str = "
-UPDATE counted c SET requests = c.requests + d.change
-FROM unnest($1::integer[], $2::smallint[], $3::bigint[]) d(route, state, change)
-WHERE c.route = d.route AND c.state = d.state";
+INSERT INTO journal (first, last, previous, entries)
+SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bytea[], $4::bytea[])";
+const TRIM_JOURNAL: &str = "DELETE FROM journal WHERE first >= $1 AND last < $2";
 const PUT_PACES: &str = "
 INSERT INTO pace (route, epoch, record)
 SELECT route, $2, record FROM unnest($1::integer[], $3::bytea[]) p(route, record)
 ON CONFLICT (route) DO UPDATE SET epoch = excluded.epoch, record = excluded.record";
+
+/// How many entries a row of the journal holds: few enough for a page to hold some rows.
+const JOURNAL_ROW_MAX: usize = 24;
 
 /// The statements that write these changes; none, if there are none.
 pub(super) fn writes<'a>(changes: &'a Changes<'_>, newest_epoch: u64) -> Result<Vec<Call<'a>>, Damaged> {
@@ -107,68 +113,81 @@ pub(super) fn writes<'a>(changes: &'a Changes<'_>, newest_epoch: u64) -> Result<
         }
         let numbers =
             [high.seq, high.entry, high.receipt, high.item, high.group, numbers.journal_floor, numbers.fixtures];
-        calls.push(Call::new(PUT_NUMBERS, numbers.into_iter().map(|number| param(int(number))).collect()));
+        let counts = [
+            column(changes.counts.keys(), |(route, _)| i32::from(route.0)),
+            column(changes.counts.keys(), |(_, state)| *state as i16),
+            column(changes.counts.values(), |change| *change),
+        ];
+        let numbers = numbers.into_iter().map(|number| param(int(number)));
+        calls.push(Call::new(PUT_NUMBERS, numbers.chain(counts).collect()));
     }
     Ok(calls)
 }
 
 fn write_live<'a>(calls: &mut Vec<Call<'a>>, changes: &'a Changes<'_>) {
-    if !changes.counts.is_empty() {
-        let routes: Vec<i32> = changes.counts.keys().map(|(route, _)| i32::from(route.0)).collect();
-        let states: Vec<i16> = changes.counts.keys().map(|(_, state)| *state as i16).collect();
-        let deltas: Vec<i64> = changes.counts.values().copied().collect();
-        calls.push(Call::new(START_COUNTS, vec![param(routes.clone()), param(states.clone())]));
-        calls.push(Call::new(COUNT, vec![param(routes), param(states), param(deltas)]));
-    }
     let (new, changed): (Vec<_>, Vec<_>) = changes.live.iter().partition(|put| put.was.is_none());
     if !new.is_empty() {
         let fixed = fixed_columns(&new);
         calls.push(Call::new(INSERT_LIVE, fixed.into_iter().chain(live_columns(&new)).collect()));
     }
     if !changed.is_empty() {
-        let named =
-            [column(changed.iter(), |put| int(put.request.seq.0)), column(changed.iter(), |put| put.request.behind)];
-        calls.push(Call::new(UPDATE_LIVE, named.into_iter().chain(live_columns(&changed)).collect()));
+        let seqs = seqs(changed.iter().map(|put| put.request.seq));
+        calls.push(Call::new(UPDATE_LIVE, [seqs].into_iter().chain(live_columns(&changed)).collect()));
     }
-    write_shown(calls, &changes.shown, &changes.hidden);
-    if !changes.bodies.is_empty() {
-        let traces: Vec<Option<&[u8]>> =
-            changes.bodies.iter().map(|(_, body)| body.trace.as_deref().map(str::as_bytes)).collect();
-        let (encodings, payloads) = payloads(changes.bodies.iter().map(|(_, body)| &body.payload));
-        let seqs = seqs(changes.bodies.iter().map(|(seq, _)| *seq));
-        calls.push(Call::new(PUT_BODIES, vec![seqs, encodings, payloads, param(traces)]));
+    let replaced = changed.iter().filter_map(|put| Some((put.request.seq, put.body?)));
+    let replaced: Vec<(Seq, &Body)> = replaced.collect();
+    if !replaced.is_empty() {
+        let columns = body_columns(replaced.iter().map(|(_, body)| Some(*body)));
+        let seqs = seqs(replaced.iter().map(|(seq, _)| *seq));
+        calls.push(Call::new(REPLACE_BODIES, [seqs].into_iter().chain(columns).collect()));
     }
+    write_shown(calls, changes);
     if !changes.responses.is_empty() {
         let (encodings, payloads) = payloads(changes.responses.iter().map(|(_, response)| *response));
         let seqs = seqs(changes.responses.iter().map(|(seq, _)| *seq));
         calls.push(Call::new(PUT_RESPONSES, vec![seqs, encodings, payloads]));
     }
-    let gone = || changes.gone.iter().map(|was| was.request.seq);
-    if !changes.void_responses.is_empty() || !changes.gone.is_empty() {
-        let void = changes.void_responses.iter().copied().chain(gone());
-        calls.push(Call::new(DELETE_RESPONSES, vec![seqs(void)]));
+    let answered = changes.gone.iter().filter(|was| may_be_answered(was.listed.state)).map(|was| was.request.seq);
+    let void: Vec<Seq> = changes.void_responses.iter().copied().chain(answered).collect();
+    if !void.is_empty() {
+        calls.push(Call::new(DELETE_RESPONSES, vec![seqs(void.into_iter())]));
     }
     if !changes.gone.is_empty() {
-        calls.push(Call::new(DELETE_LIVE, vec![seqs(gone())]));
-        calls.push(Call::new(DELETE_BODIES, vec![seqs(gone())]));
+        calls.push(Call::new(DELETE_LIVE, vec![seqs(changes.gone.iter().map(|was| was.request.seq))]));
     }
 }
 
-/// What is written once of rows of `live`, and whether they are behind.
+/// Whether a request in this state may have a response.
+fn may_be_answered(state: StateKind) -> bool {
+    !matches!(state, StateKind::Held | StateKind::Queued | StateKind::Leased)
+}
+
+/// What is written once of rows of `live`, with their bodies.
 fn fixed_columns<'a>(rows: &[&'a Put<'_>]) -> Vec<Param<'a>> {
-    vec![
+    let fixed = [
         column(rows.iter().copied(), |put| int(put.request.seq.0)),
         column(rows.iter().copied(), |put| &put.request.id.0[..]),
         column(rows.iter().copied(), |put| i32::from(put.request.route.0)),
-        column(rows.iter().copied(), |put| put.request.behind),
         column(rows.iter().copied(), |put| put.request.key.as_ref().map(|key| key.as_str())),
         column(rows.iter().copied(), |put| time(put.request.admitted_at)),
+    ];
+    fixed.into_iter().chain(body_columns(rows.iter().map(|put| put.body))).collect()
+}
+
+/// Bodies, column by column; a row without one is refused by the server.
+fn body_columns<'a>(bodies: impl Iterator<Item = Option<&'a Body>> + Clone) -> [Param<'a>; 3] {
+    [
+        column(bodies.clone(), |body| body.map(|body| body.payload.encoding as i16)),
+        column(bodies.clone(), |body| body.map(|body| body.payload.bytes.as_ref())),
+        column(bodies, |body| body.and_then(|body| body.trace.as_deref()).map(str::as_bytes)),
     ]
 }
 
 /// The rest, column by column.
 fn live_columns<'a>(rows: &[&'a Put<'_>]) -> Vec<Param<'a>> {
     vec![
+        column(rows.iter().copied(), |put| put.request.occurrences.as_slice().first().map(|first| &first.id.0[..])),
+        column(rows.iter().copied(), |put| put.request.behind),
         column(rows.iter().copied(), |put| put.listed.state as i16),
         column(rows.iter().copied(), |put| put.listed.turn.map(ordered)),
         column(rows.iter().copied(), |put| put.listed.due.map(When::to_bits)),
@@ -176,7 +195,6 @@ fn live_columns<'a>(rows: &[&'a Put<'_>]) -> Vec<Param<'a>> {
         column(rows.iter().copied(), |put| put.lease().map(|lease| time(lease.until))),
         column(rows.iter().copied(), |put| put.lease().map(|lease| int(lease.claim.0))),
         column(rows.iter().copied(), |put| put.forget_at().map(time)),
-        column(rows.iter().copied(), |put| put.bytes.map(|bytes| i32::try_from(bytes).unwrap_or(i32::MAX))),
         column(rows.iter().copied(), |put| &put.record[..]),
     ]
 }
@@ -193,12 +211,22 @@ fn seqs(all: impl Iterator<Item = Seq>) -> Param<'static> {
     param(all.map(|seq| int(seq.0)).collect::<Vec<i64>>())
 }
 
-fn write_shown<'a>(calls: &mut Vec<Call<'a>>, shown: &'a [(OccurrenceId, Seq)], hidden: &'a [OccurrenceId]) {
+/// The occurrences beside the first that show a request.
+fn others(request: &Request) -> impl Iterator<Item = (OccurrenceId, Seq)> {
+    request.occurrences.as_slice().iter().skip(1).map(|other| (other.id, request.seq))
+}
+
+fn write_shown(calls: &mut Vec<Call<'_>>, changes: &Changes<'_>) {
+    let was = changes.live.iter().filter_map(|put| put.was).chain(changes.gone.iter().copied());
+    let before: BTreeMap<OccurrenceId, Seq> = was.flat_map(|was| others(&was.request)).collect();
+    let after: BTreeMap<OccurrenceId, Seq> = changes.live.iter().flat_map(|put| others(put.request)).collect();
+    let hidden: Vec<&OccurrenceId> = before.keys().filter(|id| !after.contains_key(id)).collect();
     if !hidden.is_empty() {
-        calls.push(Call::new(DELETE_SHOWN, vec![column(hidden, |id| &id.0[..])]));
+        calls.push(Call::new(DELETE_SHOWN, vec![column(hidden, |id| id.0.to_vec())]));
     }
+    let shown: Vec<(OccurrenceId, Seq)> = after.into_iter().filter(|(id, seq)| before.get(id) != Some(seq)).collect();
     if !shown.is_empty() {
-        let ids = column(shown, |(id, _)| &id.0[..]);
+        let ids = column(&shown, |(id, _)| id.0.to_vec());
         calls.push(Call::new(PUT_SHOWN, vec![ids, seqs(shown.iter().map(|(_, seq)| *seq))]));
     }
 }
@@ -323,17 +351,22 @@ fn write_items<'a>(calls: &mut Vec<Call<'a>>, changes: &'a Changes<'_>) {
     }
 }
 
-fn write_journal<'a>(calls: &mut Vec<Call<'a>>, changes: &'a Changes<'_>) -> Result<(), Damaged> {
-    let entries = changes.entries;
-    if !entries.is_empty() {
-        let positions = column(entries, |entry| int(entry.position));
-        let previous = column(entries, |entry| int(entry.previous));
-        let records = entries.iter().map(encode).collect::<Result<Vec<_>, _>>()?;
-        calls.push(Call::new(APPEND_JOURNAL, vec![positions, previous, param(records)]));
+fn write_journal(calls: &mut Vec<Call<'_>>, changes: &Changes<'_>) -> Result<(), Damaged> {
+    let rows = || changes.entries.chunks(JOURNAL_ROW_MAX);
+    if !changes.entries.is_empty() {
+        let previous = |row: &[Entry]| row.iter().flat_map(|entry| entry.previous.to_be_bytes()).collect::<Vec<u8>>();
+        let params = vec![
+            column(rows(), |row| row.first().map(|entry| int(entry.position))),
+            column(rows(), |row| row.last().map(|entry| int(entry.position))),
+            column(rows(), previous),
+            param(rows().map(|row| encode(&row)).collect::<Result<Vec<_>, _>>()?),
+        ];
+        calls.push(Call::new(APPEND_JOURNAL, params));
     }
     if !changes.trimmed.is_empty() {
-        let range = vec![param(int(changes.trimmed.start)), param(int(changes.trimmed.end))];
-        calls.push(Call::new(TRIM_JOURNAL, range));
+        // A row that the last trim cut into goes now.
+        let first = changes.trimmed.start.saturating_sub(JOURNAL_ROW_MAX as u64);
+        calls.push(Call::new(TRIM_JOURNAL, vec![param(int(first)), param(int(changes.trimmed.end))]));
     }
     Ok(())
 }
@@ -353,11 +386,16 @@ fn write_fixtures<'a>(
     version: u64,
 ) -> Result<(), Damaged> {
     let (mut kinds, mut names, mut records) = (Vec::new(), Vec::new(), Vec::new());
+    let mut routes = Vec::new();
     for ((kind, name), fixture) in rows {
+        if let Fixture::Route { no, .. } = fixture {
+            routes.push(i32::from(no.0));
+        }
         kinds.push(i16::from(*kind));
         names.push(name.as_str());
         records.push(encode(fixture)?);
     }
-    calls.push(Call::new(PUT_FIXTURES, vec![param(kinds), param(names), param(records), param(int(version))]));
+    let params = vec![param(kinds), param(names), param(records), param(int(version)), param(routes)];
+    calls.push(Call::new(PUT_FIXTURES, params));
     Ok(())
 }

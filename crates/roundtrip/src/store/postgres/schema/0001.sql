@@ -2,10 +2,12 @@
 -- own, in postcard; a column beside it is there because a statement selects by it.
 --
 -- Every tick locks the one row of `numbers` first, so ticks of all processes follow each
--- other: numbers have no gaps, and the journal is in the order of commits.
+-- other: numbers have no gaps, and the journal is in the order of commits. `tick` counts
+-- those that wrote something: a process that finds it as it left it knows that nobody else did.
 
 CREATE TABLE numbers (
     one           boolean PRIMARY KEY DEFAULT true CHECK (one),
+    tick          bigint NOT NULL,
     epoch         bigint NOT NULL,
     seq           bigint NOT NULL,
     entry         bigint NOT NULL,
@@ -15,7 +17,7 @@ CREATE TABLE numbers (
     journal_floor bigint NOT NULL,
     fixtures      bigint NOT NULL
 ) WITH (fillfactor = 10, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
-INSERT INTO numbers VALUES (true, 0, 1, 1, 1, 1, 1, 1, 0);
+INSERT INTO numbers VALUES (true, 0, 0, 1, 1, 1, 1, 1, 1, 0);
 
 -- Routes, origins, lanes, cursors, seats. `version` is the tick's, so that a process reads
 -- only what changed since it last looked.
@@ -28,14 +30,21 @@ CREATE TABLE fixture (
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
 CREATE INDEX fixture_version ON fixture (version);
 
--- Live requests, less what they carry. States: 0 held, 1 queued, 2 leased, 3 waiting, 4 ready,
--- 5 assigned, 6 included, 7 confirmed, 8 dead. Moments are positive for times, negative for heights.
+-- Live requests with what they ask. States: 0 held, 1 queued, 2 leased, 3 waiting, 4 ready,
+-- 5 assigned, 6 included, 7 confirmed, 8 dead. Moments are positive for times, negative for
+-- heights. `occurrence` is the first that shows the request; others are in `shown`.
+--
+-- Most requests are written thrice: queued, leased, gone. Each index costs at every one of
+-- them, so those that the rare states need are partial, and what workers hold, which is
+-- bounded by their number, has one index for its claim and the time of its lease.
 CREATE TABLE live (
     seq         bigint PRIMARY KEY,
     id          bytea NOT NULL CHECK (length(id) = 32),
+    occurrence  bytea CHECK (length(occurrence) = 32),
     route       integer NOT NULL,
     state       smallint NOT NULL CHECK (state BETWEEN 0 AND 8),
     behind      boolean NOT NULL,
+    encoding    smallint NOT NULL,
     key         text,
     turn        bigint,
     due         bigint,
@@ -44,8 +53,9 @@ CREATE TABLE live (
     claim       bigint,
     forget_at   bigint,
     admitted_at bigint NOT NULL,
-    bytes       integer NOT NULL,
     record      bytea NOT NULL,
+    payload     bytea NOT NULL,
+    trace       bytea,
     CHECK (NOT behind OR state = 0),
     CHECK (turn IS NULL OR state = 1),
     CHECK (due IS NULL OR state = 0),
@@ -53,25 +63,17 @@ CREATE TABLE live (
     CHECK ((claim IS NOT NULL) = (state = 2)),
     CHECK ((forget_at IS NOT NULL) = (state = 8)),
     CHECK (deadline IS NULL OR state < 5)
-) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0);
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0);
 CREATE INDEX live_id ON live (id);
-CREATE INDEX live_state ON live (route, state, seq);
+CREATE INDEX live_occurrence ON live (occurrence) WHERE occurrence IS NOT NULL;
+CREATE INDEX live_state ON live (route, state, seq) WHERE state <> 2;
 CREATE INDEX live_turn ON live (route, turn, seq) WHERE turn IS NOT NULL;
+CREATE INDEX live_claim ON live (claim, lease_until) WHERE claim IS NOT NULL;
 CREATE INDEX live_line ON live (route, key, seq) WHERE key IS NOT NULL AND state <= 2 AND NOT behind;
 CREATE INDEX live_leased ON live (route, key) WHERE key IS NOT NULL AND state = 2;
 CREATE INDEX live_due ON live (due, seq) WHERE due IS NOT NULL;
 CREATE INDEX live_deadline ON live (deadline, seq) WHERE deadline IS NOT NULL;
-CREATE INDEX live_lease ON live (lease_until, seq) WHERE lease_until IS NOT NULL;
-CREATE INDEX live_claim ON live (claim) WHERE claim IS NOT NULL;
 CREATE INDEX live_forget ON live (forget_at, seq) WHERE forget_at IS NOT NULL;
-
--- What is asked; written once, and again only when superseded.
-CREATE TABLE body (
-    seq      bigint PRIMARY KEY,
-    encoding smallint NOT NULL,
-    payload  bytea NOT NULL,
-    trace    bytea
-) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0);
 
 -- What was answered.
 CREATE TABLE response (
@@ -80,7 +82,7 @@ CREATE TABLE response (
     payload  bytea NOT NULL
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0);
 
--- Which live request shows an occurrence.
+-- Which live request shows an occurrence, beside the first that shows it.
 CREATE TABLE shown (
     occurrence bytea PRIMARY KEY CHECK (length(occurrence) = 32),
     seq        bigint NOT NULL
@@ -136,13 +138,17 @@ CREATE TABLE item (
 );
 CREATE INDEX item_grp ON item (grp, no);
 
+-- The journal, some entries to a row: those from `first` to `last`, and of each the position
+-- of the one before it about the same request, eight bytes each.
 CREATE TABLE journal (
-    position bigint PRIMARY KEY,
-    previous bigint NOT NULL,
-    record   bytea NOT NULL
-) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 20000, autovacuum_vacuum_cost_delay = 0);
+    first    bigint PRIMARY KEY,
+    last     bigint NOT NULL CHECK (last >= first),
+    previous bytea NOT NULL CHECK (length(previous) = 8 * (last - first + 1)),
+    entries  bytea NOT NULL
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0);
+ALTER TABLE journal ALTER COLUMN previous SET STORAGE MAIN, ALTER COLUMN entries SET STORAGE MAIN;
 
--- How many live requests a route has in each state.
+-- How many live requests a route has in each state; every state has a row.
 CREATE TABLE counted (
     route    integer NOT NULL,
     state    smallint NOT NULL CHECK (state BETWEEN 0 AND 8),
