@@ -28,7 +28,7 @@ mod want;
 use std::collections::BTreeMap;
 
 pub(in crate::store) use changes::{Changes, Put, request_of};
-pub(in crate::store) use fetch::First;
+pub(in crate::store) use fetch::{First, Loaded};
 pub(in crate::store) use read::read;
 pub(in crate::store) use record::{Damaged, decode, encode};
 pub(in crate::store) use tick::{Ticked, shorten_leases, tick, tick_after};

@@ -18,10 +18,10 @@ use crate::store::machine::{Listed, Pace};
 use crate::words::{Encoding, GroupKey, ItemId, Nonce, OccurrenceId, Payload, RequestId, Seq, UnixMs};
 
 const BY_ID: &str = "
-SELECT l.seq, l.record, l.state, l.turn, l.due, l.deadline FROM unnest($1::bytea[]) n(id) JOIN live l USING (id)";
+SELECT l.seq, l.record, l.state, l.turn, l.due, l.deadline FROM unnest($1::bytea[]) n(id) JOIN request l USING (id)";
 /// All that share an id with whoever shows an occurrence or is a delivery of a slot.
 const NAMED: &str = "
-SELECT l.seq, l.record, l.state, l.turn, l.due, l.deadline FROM unnest($1::bytea[]) n(id) JOIN live l USING (id)
+SELECT l.seq, l.record, l.state, l.turn, l.due, l.deadline FROM unnest($1::bytea[]) n(id) JOIN request l USING (id)
 UNION ALL
 SELECT l.seq, l.record, l.state, l.turn, l.due, l.deadline FROM (
     SELECT l.id FROM unnest($2::bytea[]) o(occurrence) JOIN live l USING (occurrence)
@@ -29,8 +29,8 @@ SELECT l.seq, l.record, l.state, l.turn, l.due, l.deadline FROM (
     UNION SELECT substring(p.deliveries FROM 1 + 32 * at FOR 32)
         FROM unnest($3::integer[], $4::bigint[]) s(lane, nonce) JOIN parcel p USING (lane, nonce),
              generate_series(0, length(p.deliveries) / 32 - 1) at) n
-    JOIN live l USING (id)";
-const ROUTES: &str = "SELECT seq, record, state, turn, due, deadline FROM live WHERE route = ANY($1::integer[])";
+    JOIN request l USING (id)";
+const ROUTES: &str = "SELECT seq, record, state, turn, due, deadline FROM request WHERE route = ANY($1::integer[])";
 const BODIES: &str = "
 SELECT l.seq, l.encoding, l.payload, l.trace FROM unnest($1::bytea[]) n(id) JOIN live l USING (id)";
 /// As many of these, in order, as a reply has room for.
@@ -46,38 +46,43 @@ const SEEN: &str =
     "SELECT s.occurrence, s.record FROM unnest($1::bytea[]) n(occurrence) JOIN seen s USING (occurrence)";
 const DUE: &str = "
 SELECT l.seq, l.record, l.state, l.turn, l.due, l.deadline FROM unnest($1::bigint[], $2::bigint[]) r(first, last),
-    LATERAL (SELECT * FROM live WHERE due BETWEEN r.first AND r.last ORDER BY due, seq LIMIT $3) l";
+    LATERAL (SELECT * FROM request WHERE due BETWEEN r.first AND r.last ORDER BY due, seq LIMIT $3) l";
 const OVERDUE: &str = "
 SELECT l.seq, l.record, l.state, l.turn, l.due, l.deadline FROM unnest($1::bigint[], $2::bigint[]) r(first, last),
-    LATERAL (SELECT * FROM live WHERE deadline BETWEEN r.first AND r.last ORDER BY deadline, seq LIMIT $3) l";
+    LATERAL (SELECT * FROM request WHERE deadline BETWEEN r.first AND r.last ORDER BY deadline, seq LIMIT $3) l";
+/// What workers hold is few enough to be looked through.
 const SILENT: &str = "
-SELECT seq, record, state, turn, due, deadline FROM live
-WHERE claim IS NOT NULL AND lease_until <= $1 ORDER BY lease_until, seq LIMIT $2";
+SELECT l.seq, l.record, l.state, l.turn, l.due, l.deadline FROM (
+    SELECT * FROM held WHERE lease_until <= $1 ORDER BY lease_until, seq LIMIT $2) h JOIN request l USING (seq)";
 const DEAD: &str = "
-SELECT seq, record, state, turn, due, deadline FROM live WHERE forget_at <= $1 ORDER BY forget_at, seq LIMIT $2";
+SELECT seq, record, state, turn, due, deadline FROM request WHERE forget_at <= $1 ORDER BY forget_at, seq LIMIT $2";
 /// The first of a route that may be handed out, from a place on and around, as far as a
 /// reply has room for them.
 const TURNS: &str = "
 SELECT seq, record, state, turn, due, deadline, encoding, payload, trace FROM (
     SELECT *, sum(length(payload)) OVER (ORDER BY turn < $6, turn, seq) - length(payload) AS before FROM (
-        (SELECT * FROM live WHERE route = $1 AND turn >= $6 AND (deadline IS NULL OR NOT EXISTS (
-            SELECT FROM unnest($3::bigint[], $4::bigint[]) r(first, last) WHERE deadline BETWEEN first AND last))
-            ORDER BY turn, seq LIMIT $2)
+        (SELECT l.* FROM queued q JOIN live l USING (seq)
+            WHERE q.route = $1 AND q.turn >= $6 AND (l.deadline IS NULL OR NOT EXISTS (
+                SELECT FROM unnest($3::bigint[], $4::bigint[]) r(first, last) WHERE l.deadline BETWEEN first AND last))
+            ORDER BY q.turn, q.seq LIMIT $2)
         UNION ALL
-        (SELECT * FROM live WHERE route = $1 AND turn < $6 AND (deadline IS NULL OR NOT EXISTS (
-            SELECT FROM unnest($3::bigint[], $4::bigint[]) r(first, last) WHERE deadline BETWEEN first AND last))
-            ORDER BY turn, seq LIMIT $2)) first) l
+        (SELECT l.* FROM queued q JOIN live l USING (seq)
+            WHERE q.route = $1 AND q.turn < $6 AND (l.deadline IS NULL OR NOT EXISTS (
+                SELECT FROM unnest($3::bigint[], $4::bigint[]) r(first, last) WHERE l.deadline BETWEEN first AND last))
+            ORDER BY q.turn, q.seq LIMIT $2)) first) l
 WHERE l.before < $5";
 const CLAIMED: &str = "
-SELECT seq, record, state, turn, due, deadline, encoding, payload, trace FROM live WHERE claim = ANY($1::bigint[])";
+SELECT l.seq, l.record, l.state, l.turn, l.due, l.deadline, l.encoding, l.payload, l.trace
+FROM held h JOIN request l USING (seq) WHERE h.claim = ANY($1::bigint[])";
 /// The first in line of each key, and those of it that are with workers.
 const LINES: &str = "
 SELECT l.seq, l.record, l.state, l.turn, l.due, l.deadline
 FROM unnest($1::integer[], $2::text[], $3::bigint[]) k(route, key, few), LATERAL (
-    (SELECT * FROM live w WHERE w.route = k.route AND w.key = k.key AND w.key IS NOT NULL AND w.state <= 2
-        AND NOT w.behind AND w.state < 2 ORDER BY w.seq LIMIT k.few)
+    (SELECT * FROM request w WHERE w.route = k.route AND w.key = k.key AND w.key IS NOT NULL AND w.queued_state <= 1
+        AND NOT w.behind AND NOT w.leased ORDER BY w.seq LIMIT k.few)
     UNION ALL
-    SELECT * FROM live w WHERE w.route = k.route AND w.key = k.key AND w.key IS NOT NULL AND w.state = 2) l";
+    SELECT w.* FROM held h JOIN request w USING (seq)
+    WHERE h.route = k.route AND h.key = k.key AND h.key IS NOT NULL) l";
 const LANES: &str = "SELECT lane, nonce, record FROM parcel WHERE lane = ANY($1::integer[])";
 const PARCELS: &str = "
 SELECT p.lane, p.nonce, p.record
@@ -101,21 +106,22 @@ SELECT s.occurrence FROM unnest($3::integer[], $4::bigint[]) f(origin, floor),
 pub(super) const COUNTED: &str = "SELECT route, state, requests FROM counted";
 pub(super) const PACES: &str = "SELECT route, epoch, record FROM pace";
 const LEASED: &str = "
-SELECT seq, record, state, turn, due, deadline FROM live WHERE claim IS NOT NULL AND lease_until > $1";
+SELECT l.seq, l.record, l.state, l.turn, l.due, l.deadline FROM held h JOIN request l USING (seq)
+WHERE h.lease_until > $1";
 const COUNTS: &str = "
 SELECT c.route, c.state, c.requests, CASE c.state
-    WHEN 2 THEN (SELECT min(l.admitted_at) FROM live l WHERE l.route = c.route AND l.claim IS NOT NULL)
-    ELSE (SELECT l.admitted_at FROM live l
-        WHERE l.route = c.route AND l.state = c.state AND l.state <> 2 ORDER BY l.seq LIMIT 1) END
+    WHEN 2 THEN (SELECT min(l.admitted_at) FROM held h JOIN live l USING (seq) WHERE h.route = c.route)
+    ELSE (SELECT l.admitted_at FROM request l
+        WHERE l.route = c.route AND l.queued_state = c.state AND NOT l.leased ORDER BY l.seq LIMIT 1) END
 FROM counted c WHERE c.requests > 0 ORDER BY c.route, c.state";
-/// What workers hold is few enough to be sorted.
 const PAGE: &str = "
 SELECT l.seq, l.record, l.state, l.turn, l.due, l.deadline FROM unnest($1::integer[], $2::smallint[]) w(route, state),
     LATERAL (
-        (SELECT * FROM live WHERE route = w.route AND state = w.state AND state <> 2 AND seq > $3 ORDER BY seq LIMIT $4)
+        (SELECT * FROM request WHERE route = w.route AND queued_state = w.state AND NOT leased AND seq > $3
+            ORDER BY seq LIMIT $4)
         UNION ALL
-        (SELECT * FROM live WHERE w.state = 2 AND claim IS NOT NULL AND route = w.route AND seq > $3
-            ORDER BY seq LIMIT $4)) l
+        (SELECT l.* FROM held h JOIN request l USING (seq) WHERE w.state = 2 AND h.route = w.route AND h.seq > $3
+            ORDER BY h.seq LIMIT $4)) l
 ORDER BY l.seq LIMIT $4";
 const READY: &str = "
 SELECT l.seq, l.record, l.state, l.turn, l.due, l.deadline, l.encoding, l.payload FROM (

@@ -8,7 +8,7 @@ use super::wire::{Call, Param, int, ordered, param, time};
 use crate::inbox::{Request, RouteNo, StateKind, When};
 use crate::store::disk::{Body, ColdKey, ColdReceipt, Fixture, GroupRow};
 use crate::store::journal::Entry;
-use crate::store::loan::{Changes, Damaged, Put, encode, request_of};
+use crate::store::loan::{Changes, Damaged, Loaded, Put, encode, request_of};
 use crate::store::machine::Pace;
 use crate::words::{OccurrenceId, Payload, Seq};
 
@@ -28,18 +28,29 @@ SELECT kind, name, $4, record FROM unnest($1::smallint[], $2::text[], $3::bytea[
 ON CONFLICT (kind, name) DO UPDATE SET version = excluded.version, record = excluded.record";
 const INSERT_LIVE: &str = "
 INSERT INTO live (seq, id, route, key, admitted_at, encoding, payload, trace, occurrence, behind, state, turn, due,
-                  deadline, lease_until, claim, forget_at, record)
+                  deadline, forget_at, record)
 SELECT * FROM unnest($1::bigint[], $2::bytea[], $3::integer[], $4::text[], $5::bigint[], $6::smallint[], $7::bytea[],
                      $8::bytea[], $9::bytea[], $10::boolean[], $11::smallint[], $12::bigint[], $13::bigint[],
-                     $14::bigint[], $15::bigint[], $16::bigint[], $17::bigint[], $18::bytea[])";
+                     $14::bigint[], $15::bigint[], $16::bytea[])";
 const UPDATE_LIVE: &str = "
 UPDATE live l
 SET occurrence = n.occurrence, behind = n.behind, state = n.state, turn = n.turn, due = n.due, deadline = n.deadline,
-    lease_until = n.lease_until, claim = n.claim, forget_at = n.forget_at, record = n.record
+    forget_at = n.forget_at, record = n.record
 FROM unnest($1::bigint[], $2::bytea[], $3::boolean[], $4::smallint[], $5::bigint[], $6::bigint[], $7::bigint[],
-            $8::bigint[], $9::bigint[], $10::bigint[], $11::bytea[])
-    n(seq, occurrence, behind, state, turn, due, deadline, lease_until, claim, forget_at, record)
+            $8::bigint[], $9::bytea[])
+    n(seq, occurrence, behind, state, turn, due, deadline, forget_at, record)
 WHERE l.seq = n.seq";
+const PUT_QUEUED: &str = "
+INSERT INTO queued (route, turn, seq) SELECT * FROM unnest($1::integer[], $2::bigint[], $3::bigint[])";
+const DELETE_QUEUED: &str = "
+DELETE FROM queued q USING unnest($1::integer[], $2::bigint[], $3::bigint[]) n(route, turn, seq)
+WHERE q.route = n.route AND q.turn = n.turn AND q.seq = n.seq";
+const PUT_HELD: &str = "
+INSERT INTO held (seq, route, key, claim, lease_until, record)
+SELECT * FROM unnest($1::bigint[], $2::integer[], $3::text[], $4::bigint[], $5::bigint[], $6::bytea[])
+ON CONFLICT (seq) DO UPDATE
+SET claim = excluded.claim, lease_until = excluded.lease_until, record = excluded.record";
+const DELETE_HELD: &str = "DELETE FROM held WHERE seq = ANY($1::bigint[])";
 const REPLACE_BODIES: &str = "
 UPDATE live l SET encoding = n.encoding, payload = n.payload, trace = n.trace
 FROM unnest($1::bigint[], $2::smallint[], $3::bytea[], $4::bytea[]) n(seq, encoding, payload, trace)
@@ -125,22 +136,26 @@ pub(super) fn writes<'a>(changes: &'a Changes<'_>, newest_epoch: u64) -> Result<
 }
 
 fn write_live<'a>(calls: &mut Vec<Call<'a>>, changes: &'a Changes<'_>) {
-    let (new, changed): (Vec<_>, Vec<_>) = changes.live.iter().partition(|put| put.was.is_none());
+    let new: Vec<&Put<'_>> = changes.live.iter().filter(|put| put.was.is_none()).collect();
     if !new.is_empty() {
         let fixed = fixed_columns(&new);
         calls.push(Call::new(INSERT_LIVE, fixed.into_iter().chain(live_columns(&new)).collect()));
     }
+    let changed: Vec<&Put<'_>> =
+        changes.live.iter().filter(|put| put.was.is_some_and(|was| changes_row(put, was))).collect();
     if !changed.is_empty() {
         let seqs = seqs(changed.iter().map(|put| put.request.seq));
         calls.push(Call::new(UPDATE_LIVE, [seqs].into_iter().chain(live_columns(&changed)).collect()));
     }
-    let replaced = changed.iter().filter_map(|put| Some((put.request.seq, put.body?)));
-    let replaced: Vec<(Seq, &Body)> = replaced.collect();
+    let replaced = changes.live.iter().filter(|put| put.was.is_some());
+    let replaced: Vec<(Seq, &Body)> = replaced.filter_map(|put| Some((put.request.seq, put.body?))).collect();
     if !replaced.is_empty() {
         let columns = body_columns(replaced.iter().map(|(_, body)| Some(*body)));
         let seqs = seqs(replaced.iter().map(|(seq, _)| *seq));
         calls.push(Call::new(REPLACE_BODIES, [seqs].into_iter().chain(columns).collect()));
     }
+    write_queued(calls, changes);
+    write_held(calls, changes);
     write_shown(calls, changes);
     if !changes.responses.is_empty() {
         let (encodings, payloads) = payloads(changes.responses.iter().map(|(_, response)| *response));
@@ -154,6 +169,62 @@ fn write_live<'a>(calls: &mut Vec<Call<'a>>, changes: &'a Changes<'_>) {
     }
     if !changes.gone.is_empty() {
         calls.push(Call::new(DELETE_LIVE, vec![seqs(changes.gone.iter().map(|was| was.request.seq))]));
+    }
+}
+
+/// Whether more changed of a request than that it was handed out, or held on to.
+fn changes_row(put: &Put<'_>, was: &Loaded) -> bool {
+    let was_queued = matches!(was.listed.state, StateKind::Queued | StateKind::Leased);
+    let same = first_occurrence(put.request) == first_occurrence(&was.request)
+        && put.listed.deadline == was.listed.deadline
+        && put.request.behind == was.request.behind;
+    put.lease().is_none() || !was_queued || !same
+}
+
+fn first_occurrence(request: &Request) -> Option<&[u8]> {
+    request.occurrences.as_slice().first().map(|first| &first.id.0[..])
+}
+
+/// Who may be handed out now, and may no more.
+fn write_queued(calls: &mut Vec<Call<'_>>, changes: &Changes<'_>) {
+    let place = |request: &Request, turn: u64| (i32::from(request.route.0), ordered(turn), int(request.seq.0));
+    let mut queued = Vec::new();
+    let mut gone: Vec<_> = changes.gone.iter().filter_map(|was| Some(place(&was.request, was.listed.turn?))).collect();
+    for put in &changes.live {
+        let (before, after) = (put.was.and_then(|was| was.listed.turn), put.listed.turn);
+        if before != after {
+            gone.extend(before.map(|turn| place(put.request, turn)));
+            queued.extend(after.map(|turn| place(put.request, turn)));
+        }
+    }
+    for (sql, rows) in [(DELETE_QUEUED, gone), (PUT_QUEUED, queued)] {
+        if !rows.is_empty() {
+            let columns = [column(&rows, |row| row.1), column(&rows, |row| row.2)];
+            calls.push(Call::new(sql, [column(&rows, |row| row.0)].into_iter().chain(columns).collect()));
+        }
+    }
+}
+
+/// What workers hold now, and no more.
+fn write_held<'a>(calls: &mut Vec<Call<'a>>, changes: &'a Changes<'_>) {
+    let was_held = |was: &Loaded| was.listed.state == StateKind::Leased;
+    let let_go = changes.live.iter().filter(|put| put.lease().is_none()).filter_map(|put| put.was);
+    let over: Vec<Seq> =
+        let_go.chain(changes.gone.iter().copied()).filter(|was| was_held(was)).map(|was| was.request.seq).collect();
+    if !over.is_empty() {
+        calls.push(Call::new(DELETE_HELD, vec![seqs(over.into_iter())]));
+    }
+    let held: Vec<_> = changes.live.iter().filter_map(|put| Some((put, put.lease()?))).collect();
+    if !held.is_empty() {
+        let params = vec![
+            column(&held, |(put, _)| int(put.request.seq.0)),
+            column(&held, |(put, _)| i32::from(put.request.route.0)),
+            column(held.iter().copied(), |(put, _)| put.request.key.as_ref().map(|key| key.as_str())),
+            column(&held, |(_, lease)| int(lease.claim.0)),
+            column(&held, |(_, lease)| time(lease.until)),
+            column(held.iter().copied(), |(put, _)| &put.record[..]),
+        ];
+        calls.push(Call::new(PUT_HELD, params));
     }
 }
 
@@ -183,17 +254,23 @@ fn body_columns<'a>(bodies: impl Iterator<Item = Option<&'a Body>> + Clone) -> [
     ]
 }
 
+/// What is leased is queued, but for its row of `held`.
+fn row_state(put: &Put<'_>) -> StateKind {
+    match put.listed.state {
+        StateKind::Leased => StateKind::Queued,
+        other => other,
+    }
+}
+
 /// The rest, column by column.
 fn live_columns<'a>(rows: &[&'a Put<'_>]) -> Vec<Param<'a>> {
     vec![
-        column(rows.iter().copied(), |put| put.request.occurrences.as_slice().first().map(|first| &first.id.0[..])),
+        column(rows.iter().copied(), |put| first_occurrence(put.request)),
         column(rows.iter().copied(), |put| put.request.behind),
-        column(rows.iter().copied(), |put| put.listed.state as i16),
+        column(rows.iter().copied(), |put| row_state(put) as i16),
         column(rows.iter().copied(), |put| put.listed.turn.map(ordered)),
         column(rows.iter().copied(), |put| put.listed.due.map(When::to_bits)),
         column(rows.iter().copied(), |put| put.listed.deadline.map(When::to_bits)),
-        column(rows.iter().copied(), |put| put.lease().map(|lease| time(lease.until))),
-        column(rows.iter().copied(), |put| put.lease().map(|lease| int(lease.claim.0))),
         column(rows.iter().copied(), |put| put.forget_at().map(time)),
         column(rows.iter().copied(), |put| &put.record[..]),
     ]

@@ -34,23 +34,21 @@ CREATE INDEX fixture_version ON fixture (version);
 -- 5 assigned, 6 included, 7 confirmed, 8 dead. Moments are positive for times, negative for
 -- heights. `occurrence` is the first that shows the request; others are in `shown`.
 --
--- Most requests are written thrice: queued, leased, gone. Each index costs at every one of
--- them, so those that the rare states need are partial, and what workers hold, which is
--- bounded by their number, has one index for its claim and the time of its lease.
+-- Most requests are queued, leased and gone, so a lease does not touch this row, with its
+-- payload and its indexes by random keys: it is a narrow row of `held`, which counts in place
+-- of what is written here. Here, what is leased is still queued.
 CREATE TABLE live (
     seq         bigint PRIMARY KEY,
     id          bytea NOT NULL CHECK (length(id) = 32),
     occurrence  bytea CHECK (length(occurrence) = 32),
     route       integer NOT NULL,
-    state       smallint NOT NULL CHECK (state BETWEEN 0 AND 8),
+    state       smallint NOT NULL CHECK (state BETWEEN 0 AND 8 AND state <> 2),
     behind      boolean NOT NULL,
     encoding    smallint NOT NULL,
     key         text,
     turn        bigint,
     due         bigint,
     deadline    bigint,
-    lease_until bigint,
-    claim       bigint,
     forget_at   bigint,
     admitted_at bigint NOT NULL,
     record      bytea NOT NULL,
@@ -59,21 +57,45 @@ CREATE TABLE live (
     CHECK (NOT behind OR state = 0),
     CHECK (turn IS NULL OR state = 1),
     CHECK (due IS NULL OR state = 0),
-    CHECK ((lease_until IS NOT NULL) = (state = 2)),
-    CHECK ((claim IS NOT NULL) = (state = 2)),
     CHECK ((forget_at IS NOT NULL) = (state = 8)),
     CHECK (deadline IS NULL OR state < 5)
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0);
 CREATE INDEX live_id ON live (id);
 CREATE INDEX live_occurrence ON live (occurrence) WHERE occurrence IS NOT NULL;
-CREATE INDEX live_state ON live (route, state, seq) WHERE state <> 2;
-CREATE INDEX live_turn ON live (route, turn, seq) WHERE turn IS NOT NULL;
-CREATE INDEX live_claim ON live (claim, lease_until) WHERE claim IS NOT NULL;
-CREATE INDEX live_line ON live (route, key, seq) WHERE key IS NOT NULL AND state <= 2 AND NOT behind;
-CREATE INDEX live_leased ON live (route, key) WHERE key IS NOT NULL AND state = 2;
+CREATE INDEX live_state ON live (route, state, seq);
+CREATE INDEX live_line ON live (route, key, seq) WHERE key IS NOT NULL AND state <= 1 AND NOT behind;
 CREATE INDEX live_due ON live (due, seq) WHERE due IS NOT NULL;
 CREATE INDEX live_deadline ON live (deadline, seq) WHERE deadline IS NOT NULL;
 CREATE INDEX live_forget ON live (forget_at, seq) WHERE forget_at IS NOT NULL;
+
+-- Which may be handed out, and in which order.
+CREATE TABLE queued (
+    route integer NOT NULL,
+    turn  bigint NOT NULL,
+    seq   bigint NOT NULL,
+    PRIMARY KEY (route, turn, seq)
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0);
+
+-- What workers hold: as many rows as there is work under way.
+CREATE TABLE held (
+    seq         bigint PRIMARY KEY,
+    route       integer NOT NULL,
+    key         text,
+    claim       bigint NOT NULL,
+    lease_until bigint NOT NULL,
+    record      bytea NOT NULL
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0);
+CREATE INDEX held_claim ON held (claim, lease_until);
+CREATE INDEX held_key ON held (route, key) WHERE key IS NOT NULL;
+
+-- Live requests as they are.
+CREATE VIEW request AS
+SELECT l.seq, l.id, l.occurrence, l.route, l.key, l.behind, l.admitted_at, l.deadline, l.due, l.forget_at,
+    l.encoding, l.payload, l.trace, l.state AS queued_state, h.seq IS NOT NULL AS leased,
+    CASE WHEN h.seq IS NULL THEN l.state ELSE 2::smallint END AS state,
+    CASE WHEN h.seq IS NULL THEN l.turn END AS turn,
+    coalesce(h.record, l.record) AS record
+FROM live l LEFT JOIN held h USING (seq);
 
 -- What was answered.
 CREATE TABLE response (
