@@ -72,6 +72,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     if wanted("postgres-backlog") {
         postgres::flatness(&mut report, scale)?;
     }
+    // Minutes long, so only if asked for.
+    if only == Some("bloat") {
+        postgres::bloat(&mut report, scale)?;
+    }
     if only.is_none() {
         report.write("bench/results/latest.json")?;
     }

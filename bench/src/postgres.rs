@@ -187,3 +187,44 @@ pub(crate) fn flatness(report: &mut Report, scale: Scale) -> Result<(), Failure>
     report.store = "sqlite";
     Ok(())
 }
+
+/// What a run leaves behind in a schema: dead rows, and megabytes.
+async fn left(watch: &Client, schema: &str) -> Result<(f64, f64), Failure> {
+    let sizes = "
+        SELECT coalesce(sum(n_dead_tup), 0)::float8, coalesce(sum(pg_total_relation_size(relid)), 0)::float8 / 1048576
+        FROM pg_stat_user_tables WHERE schemaname = $1";
+    let row = watch.query_one(sizes, &[&schema]).await?;
+    Ok((row.get(0), row.get(1)))
+}
+
+/// Lifecycles while somebody else's snapshot keeps the server from clearing up, or not.
+async fn under_snapshot(server: &PostgresServer, held: bool, count: u64) -> Result<(f64, f64), Failure> {
+    let url = server.url("").replace("?schema=", "");
+    let (watch, other) = (connect(&url).await?, connect(&url).await?);
+    let schema = if held { "held" } else { "free" };
+    let store = open(server, schema).await?;
+    if held {
+        other.batch_execute("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM pg_class").await?;
+    }
+    let rate = run(store.clone(), &[], 0, IN_FLIGHT, count).await?;
+    store.close().await?;
+    let (dead, megabytes) = left(&watch, schema).await?;
+    eprintln!("  snapshot {schema}: {rate:.0}/s, {dead:.0} dead rows, {megabytes:.0} MB after {count} lifecycles");
+    drop(other);
+    watch.batch_execute(&format!("DROP SCHEMA {schema} CASCADE; CHECKPOINT")).await?;
+    Ok((rate, megabytes))
+}
+
+/// What a snapshot costs that is held all the while, as by a report or a backup.
+pub(crate) fn bloat(report: &mut Report, scale: Scale) -> Result<(), Failure> {
+    report.store = "postgres";
+    let server = PostgresServer::start(&[])?;
+    let count = scale.backlog as u64;
+    let (held, held_size) = runtime()?.block_on(under_snapshot(&server, true, count))?;
+    let (free, free_size) = runtime()?.block_on(under_snapshot(&server, false, count))?;
+    let bench = format!("postgres, a snapshot held for {count} lifecycles");
+    report.speed(bench.clone(), held, "none held".into(), free, "lifecycles/s");
+    report.cost(format!("{bench}, size"), held_size, "none held".into(), free_size, "MB");
+    report.store = "sqlite";
+    Ok(())
+}

@@ -186,6 +186,65 @@ async fn a_newer_schema_is_refused() {
     assert!(matches!(refused, StoreError::NewerFormat { found: 99, known: 1, .. }), "{refused}");
 }
 
+/// A role that may use the tables, and create nothing, is enough once they are there.
+#[tokio::test]
+async fn a_role_that_creates_nothing_is_enough() {
+    let schema = OnServer::default();
+    let owner = schema.store(Arc::new(ManualClock::at(START)), OPTIONS).await;
+    owner.apply_one(Define { route: route(), policy: policy() }).await.unwrap();
+    let (client, connection) =
+        tokio_postgres::connect(&schema.0.replace("?schema=", "?application_name="), NoTls).await.unwrap();
+    let connection = tokio::spawn(connection);
+    let name = schema.0.rsplit_once('=').unwrap().1;
+    let grants = format!(
+        "CREATE ROLE user_{name} LOGIN; REVOKE CREATE ON SCHEMA public FROM PUBLIC; \
+         GRANT USAGE ON SCHEMA {name} TO user_{name}; \
+         GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {name} TO user_{name}"
+    );
+    client.batch_execute(&grants).await.unwrap();
+    drop(client);
+    connection.await.unwrap().unwrap();
+    let url = schema.0.replace("postgres@", &format!("user_{name}@"));
+    let user = PostgresStore::new(&url, OPTIONS).unwrap();
+    user.apply_one(Admit { cursor: None, requests: vec![request(1)] }).await.unwrap();
+    assert_eq!(owner.counts().await.unwrap().len(), 1);
+}
+
+/// A folder with a certificate for `localhost` and its key, which the server may read.
+fn certificate() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let make = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -keyout key.pem \
+                -out cert.pem -subj /CN=localhost -addext subjectAltName=DNS:localhost \
+                -addext basicConstraints=critical,CA:FALSE 2> /dev/null \
+                && if [ $(id -u) = 0 ]; then chown -R postgres .; fi";
+    let made = std::process::Command::new("sh").arg("-c").arg(make).current_dir(folder.path()).status().unwrap();
+    assert!(made.success(), "openssl: {made}");
+    folder
+}
+
+#[tokio::test]
+async fn by_tls_only_the_server_itself_is_spoken_to() {
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let folder = certificate();
+    let file = |name: &str| folder.path().join(name).display().to_string();
+    let (roots, key, port_setting) = (file("cert.pem"), file("key.pem"), format!("port={port}"));
+    let (roots_setting, key_setting) = (format!("ssl_cert_file={roots}"), format!("ssl_key_file={key}"));
+    let settings = ["ssl=on", &roots_setting, &key_setting, "listen_addresses=localhost", &port_setting];
+    let _server = PostgresServer::start(&settings).unwrap();
+    let at = |host: &str, parameters: &str| {
+        let url = format!("postgres://postgres@{host}:{port}/postgres?sslmode=verify-full{parameters}");
+        PostgresStore::new(&url, OPTIONS).unwrap()
+    };
+    let store = at("localhost", &format!("&sslrootcert={roots}"));
+    store.apply_one(Define { route: route(), policy: policy() }).await.unwrap();
+    assert_eq!(store.counts().await.unwrap(), []);
+    // Nobody vouches for it, or somebody does for another name.
+    for stranger in [at("localhost", ""), at("127.0.0.1", &format!("&sslrootcert={roots}"))] {
+        let refused = stranger.start().await.unwrap_err();
+        assert!(matches!(&refused, StoreError::Io { reason, .. } if reason.contains("certificate")), "{refused}");
+    }
+}
+
 #[tokio::test]
 async fn a_hint_reaches_the_other_process() {
     let Two { one, other, .. } = Two::open().await;

@@ -78,7 +78,7 @@ impl Fetched {
     ) -> Result<Fetched, L::Error> {
         let mut wants = named(needs);
         if !needs.ids.is_empty() {
-            wants.push(Want::Responses(needs.ids.clone()));
+            wants.extend([Want::Bodies(needs.bodies.clone()), Want::Responses(needs.ids.clone())]);
         }
         wants.extend(of_sets(needs));
         Fetched::by(lender, wants, sight).await
@@ -104,11 +104,23 @@ impl Fetched {
     async fn follow<L: Lender>(&mut self, lender: &mut L, needs: &Needs, sight: &Sight<'_>) -> Result<(), L::Error> {
         let more = self.more_named();
         let mut wants = named(&more);
+        wants.extend(self.bodies_of(&needs.bodies));
         wants.extend(self.items_of(&needs.groups, sight, needs.prune.saturating_add(1)));
         self.fly(lender, wants).await?;
         self.closed.extend(&more.ids);
-        let wants = [self.lines(needs, sight), self.parcels_of_live(), self.groups_of_named()];
+        let bodies = more.bodies.difference(&needs.bodies).copied().collect();
+        let wants = [self.bodies_of(&bodies), self.lines(needs, sight), self.parcels_of_live(), self.groups_of_named()];
         self.fly(lender, wants.into_iter().flatten().collect()).await
+    }
+
+    /// The bodies of those that are live: most requests that come in are new, and repeat nothing.
+    fn bodies_of(&self, ids: &BTreeSet<RequestId>) -> Option<Want> {
+        if ids.is_empty() {
+            return None;
+        }
+        let live: BTreeSet<RequestId> = self.live.values().map(|loaded| loaded.request.id).collect();
+        let known: BTreeSet<RequestId> = ids.intersection(&live).copied().collect();
+        (!known.is_empty()).then_some(Want::Bodies(known))
     }
 
     fn more_named(&self) -> Needs {
@@ -287,7 +299,7 @@ fn first_wants(needs: &Needs, sight: &Sight<'_>) -> Vec<Want> {
 }
 
 fn named(needs: &Needs) -> Vec<Want> {
-    let Needs { ids, bodies, occurrences, slots, .. } = needs;
+    let Needs { ids, occurrences, slots, .. } = needs;
     let mut wants = Vec::new();
     if !ids.is_empty() || !occurrences.is_empty() || !slots.is_empty() {
         wants.push(Want::Named { ids: ids.clone(), occurrences: occurrences.clone(), slots: slots.clone() });
@@ -297,9 +309,6 @@ fn named(needs: &Needs) -> Vec<Want> {
     }
     if !occurrences.is_empty() {
         wants.push(Want::Seen(occurrences.clone()));
-    }
-    if !bodies.is_empty() {
-        wants.push(Want::Bodies(bodies.clone()));
     }
     wants
 }

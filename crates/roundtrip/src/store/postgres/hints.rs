@@ -18,9 +18,10 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
-use tokio_postgres::{AsyncMessage, Client, Config, NoTls};
+use tokio_postgres::{AsyncMessage, Client};
 
 use super::Topic;
+use super::tls::Dial;
 use crate::store::Hints;
 use crate::words::{Destination, RouteName};
 
@@ -58,11 +59,11 @@ impl Drop for Bells {
 
 impl Bells {
     /// Starts listening and notifying for the process with this epoch.
-    pub(super) fn hang(config: &Config, schema: &str, epoch: u64, hints: &Arc<Hints>) -> Bells {
+    pub(super) fn hang(dial: &Dial, schema: &str, epoch: u64, hints: &Arc<Hints>) -> Bells {
         let channel = channel(schema);
         let pending = Arc::new(Pending::default());
-        let listen = listen(config.clone(), channel.clone(), epoch, Arc::downgrade(hints));
-        let notify = notify(config.clone(), channel, epoch, pending.clone());
+        let listen = listen(dial.clone(), channel.clone(), epoch, Arc::downgrade(hints));
+        let notify = notify(dial.clone(), channel, epoch, pending.clone());
         Bells { pending, tasks: [tokio::spawn(listen), tokio::spawn(notify)] }
     }
 
@@ -82,9 +83,9 @@ fn channel(schema: &str) -> String {
     format!("roundtrip_{}", &hash[..16])
 }
 
-async fn listen(config: Config, channel: String, epoch: u64, hints: Weak<Hints>) {
+async fn listen(dial: Dial, channel: String, epoch: u64, hints: Weak<Hints>) {
     loop {
-        if let Err(error) = listen_once(&config, &channel, epoch, &hints).await {
+        if let Err(error) = listen_once(&dial, &channel, epoch, &hints).await {
             tracing::warn!(%error, "hints from other processes are lost; polling goes on");
         }
         if hints.strong_count() == 0 {
@@ -95,13 +96,8 @@ async fn listen(config: Config, channel: String, epoch: u64, hints: Weak<Hints>)
 }
 
 /// Gives hints as they come, until the connection breaks.
-async fn listen_once(
-    config: &Config,
-    channel: &str,
-    epoch: u64,
-    hints: &Weak<Hints>,
-) -> Result<(), tokio_postgres::Error> {
-    let (client, mut connection) = config.connect(NoTls).await?;
+async fn listen_once(dial: &Dial, channel: &str, epoch: u64, hints: &Weak<Hints>) -> Result<(), tokio_postgres::Error> {
+    let (client, mut connection) = dial.connect().await?;
     let receive = async {
         while let Some(message) = poll_fn(|context| connection.poll_message(context)).await {
             if let (AsyncMessage::Notification(told), Some(hints)) = (message?, hints.upgrade()) {
@@ -150,10 +146,10 @@ fn give(hints: &Hints, told: &str, own_epoch: u64) {
     hints.give(topics);
 }
 
-async fn notify(config: Config, channel: String, epoch: u64, pending: Arc<Pending>) {
+async fn notify(dial: Dial, channel: String, epoch: u64, pending: Arc<Pending>) {
     loop {
         pending.more.notified().await;
-        if let Err(error) = notify_all(&config, &channel, epoch, &pending).await {
+        if let Err(error) = notify_all(&dial, &channel, epoch, &pending).await {
             tracing::warn!(%error, "hints to other processes are lost; they poll");
         }
         tokio::time::sleep(RECONNECT).await;
@@ -161,13 +157,8 @@ async fn notify(config: Config, channel: String, epoch: u64, pending: Arc<Pendin
 }
 
 /// Tells what is pending, again and again, until the connection breaks.
-async fn notify_all(
-    config: &Config,
-    channel: &str,
-    epoch: u64,
-    pending: &Pending,
-) -> Result<(), tokio_postgres::Error> {
-    let (client, connection) = config.connect(NoTls).await?;
+async fn notify_all(dial: &Dial, channel: &str, epoch: u64, pending: &Pending) -> Result<(), tokio_postgres::Error> {
+    let (client, connection) = dial.connect().await?;
     let tell = async {
         // A hint that a crash forgets is no loss.
         client.batch_execute("SET synchronous_commit = off").await?;

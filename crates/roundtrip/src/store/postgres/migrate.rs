@@ -12,6 +12,7 @@ use crate::store::loan::Damaged;
 const STEPS: [&str; 1] = [include_str!("schema/0001.sql")];
 /// Which lock migrations of all schemas take.
 const LOCK: &str = "SELECT pg_advisory_xact_lock(7305517184)";
+const STARTED: &str = "SELECT 1 WHERE to_regclass($1) IS NOT NULL";
 const VERSION: &str = "SELECT coalesce(max(version), 0)::integer FROM migration";
 const RECORD: &str = "INSERT INTO migration (version) VALUES ($1)";
 
@@ -33,11 +34,14 @@ pub(super) async fn migrate(wire: &mut Wire, server: &str, schema: &str) -> Resu
 async fn step_by_step(wire: &mut Wire, schema: &str) -> Result<i32, PgError> {
     wire.run("BEGIN").await?;
     wire.run(LOCK).await?;
-    let start = format!(
-        "CREATE SCHEMA IF NOT EXISTS {}; CREATE TABLE IF NOT EXISTS migration (version integer PRIMARY KEY)",
-        quoted(schema)
-    );
-    wire.run(&start).await?;
+    // Whoever may only use what is there must not be asked to create it.
+    if wire.query(STARTED, vec![param(format!("{}.migration", quoted(schema)))]).await?.is_empty() {
+        let start = format!(
+            "CREATE SCHEMA IF NOT EXISTS {}; CREATE TABLE IF NOT EXISTS migration (version integer PRIMARY KEY)",
+            quoted(schema)
+        );
+        wire.run(&start).await?;
+    }
     let mut version = current(wire).await?;
     for (step, number) in STEPS.iter().zip(1..) {
         if version < number {

@@ -23,6 +23,7 @@ mod hints;
 mod known;
 mod migrate;
 mod read;
+mod tls;
 mod wire;
 mod write;
 
@@ -35,6 +36,7 @@ use tokio_postgres::{Config, Row};
 use fetch::Desk;
 use hints::Bells;
 use known::Known;
+use tls::{Dial, Tls};
 use wire::{Call, PgError, Wire, int, param, time, uint};
 
 use super::disk::{Fixture, HighWater};
@@ -78,7 +80,7 @@ pub struct PostgresStore {
 
 /// Where the data is.
 struct Server {
-    config: Config,
+    dial: Dial,
     /// As errors name it.
     name: String,
     schema: String,
@@ -121,11 +123,14 @@ impl Seen {
 impl PostgresStore {
     /// A store at `postgres://USER@HOST/DATABASE`. Two parameters are the store's own, beside
     /// those that libpq knows: `schema=NAME` for another schema than `roundtrip`, and
-    /// `poll_only=true` to do without LISTEN and NOTIFY, which some poolers do not carry. The
-    /// first call connects, and creates or upgrades the schema; it needs a tokio runtime.
+    /// `poll_only=true` to do without LISTEN and NOTIFY, which some poolers do not carry.
+    /// `sslmode` is `disable`, which it is if absent, or `verify-full` or `require`, which both
+    /// verify the server's certificate and name, by the public authorities or by those in the
+    /// PEM file that `sslrootcert` names. The first call connects, and creates or upgrades the
+    /// schema; it needs a tokio runtime.
     pub fn new(url: &str, options: Options) -> Result<PostgresStore, StoreError> {
         let bad = || StoreError::BadUrl { url: without_password(url) };
-        let (url, own) = take_parameters(url);
+        let (url, own) = take_parameters(url).ok_or_else(bad)?;
         let config: Config = url.parse().map_err(|_| bad())?;
         let hosts = config.get_hosts().iter().map(|host| match host {
             tokio_postgres::config::Host::Tcp(name) => name.clone(),
@@ -133,10 +138,11 @@ impl PostgresStore {
             tokio_postgres::config::Host::Unix(path) => path.display().to_string(),
         });
         let name = format!("postgres at {}", hosts.collect::<Vec<_>>().join(","));
+        let dial = Dial::new(config, &own.tls)?;
         let schema = own.schema.unwrap_or_else(|| SCHEMA.to_owned());
         let poll_only = own.poll_only;
         Ok(PostgresStore {
-            server: Server { config, name, schema, poll_only, clock: None },
+            server: Server { dial, name, schema, poll_only, clock: None },
             options,
             hints: Arc::default(),
             bells: OnceLock::new(),
@@ -171,7 +177,7 @@ impl PostgresStore {
         let epoch = self.begin_epoch(&mut wire).await.map_err(|error| error.at(&self.server.name))?;
         self.writer.lock().await.wire = Some(wire);
         if !self.server.poll_only {
-            self.bells.get_or_init(|| Bells::hang(&self.server.config, &self.server.schema, epoch, &self.hints));
+            self.bells.get_or_init(|| Bells::hang(&self.server.dial, &self.server.schema, epoch, &self.hints));
         }
         Ok(epoch)
     }
@@ -300,7 +306,7 @@ impl PostgresStore {
 
 impl Server {
     async fn connect(&self) -> Result<Wire, StoreError> {
-        Wire::open(&self.config, &self.schema).await.map_err(|error| error.at(&self.name))
+        Wire::open(&self.dial, &self.schema).await.map_err(|error| error.at(&self.name))
     }
 
     /// The numbers, the fixtures that changed since these, counts and paces.
@@ -358,22 +364,35 @@ impl Store for PostgresStore {
 struct Own {
     schema: Option<String>,
     poll_only: bool,
+    tls: Tls,
 }
 
-/// The URL without the store's own parameters, and what they say.
-fn take_parameters(url: &str) -> (String, Own) {
+/// The URL without the store's own parameters, and what they say; none, if it asks for a
+/// kind of TLS that this store does not do.
+fn take_parameters(url: &str) -> Option<(String, Own)> {
     let mut own = Own::default();
-    let Some((base, parameters)) = url.split_once('?') else { return (url.to_owned(), own) };
-    let mut rest = Vec::new();
+    let Some((base, parameters)) = url.split_once('?') else { return Some((url.to_owned(), own)) };
+    let (mut rest, mut tls, mut roots) = (Vec::new(), false, None);
     for parameter in parameters.split('&') {
         match parameter.split_once('=') {
             Some(("schema", name)) if !name.is_empty() => own.schema = Some(name.to_owned()),
             Some(("poll_only", value @ ("true" | "false"))) => own.poll_only = value == "true",
+            Some(("sslmode", mode)) => {
+                tls = match mode {
+                    "disable" => false,
+                    "require" | "verify-full" => true,
+                    _ => return None,
+                }
+            }
+            Some(("sslrootcert", path)) if !path.is_empty() => roots = Some(path.replace("%2F", "/")),
             _ => rest.push(parameter),
         }
     }
+    if tls {
+        own.tls = Tls::Verified { roots };
+    }
     let (base, rest) = (base.to_owned(), rest.join("&"));
-    (if rest.is_empty() { base } else { format!("{base}?{rest}") }, own)
+    Some((if rest.is_empty() { base } else { format!("{base}?{rest}") }, own))
 }
 
 /// A URL as an error may show it.
@@ -391,14 +410,25 @@ mod tests {
     #[test]
     fn two_parameters_are_the_stores_own() {
         let check = |url: &str, rest: &str, schema: Option<&str>, poll_only| {
-            let own = Own { schema: schema.map(str::to_owned), poll_only };
-            assert_eq!(take_parameters(url), (rest.to_owned(), own));
+            let own = Own { schema: schema.map(str::to_owned), poll_only, tls: Tls::None };
+            assert_eq!(take_parameters(url), Some((rest.to_owned(), own)));
         };
         check("postgres://h/d", "postgres://h/d", None, false);
         check("postgres://h/d?schema=a", "postgres://h/d", Some("a"), false);
         check("postgres://h/d?x=1&schema=a&y=2&poll_only=true", "postgres://h/d?x=1&y=2", Some("a"), true);
         // What makes no sense is left for the server's client to refuse.
         check("postgres://h/d?schema=&poll_only=yes", "postgres://h/d?schema=&poll_only=yes", None, false);
+    }
+
+    #[test]
+    fn tls_is_verified_or_not_used() {
+        let tls = |url: &str| take_parameters(url).map(|(_, own)| own.tls);
+        let verified = |roots: Option<&str>| Some(Tls::Verified { roots: roots.map(str::to_owned) });
+        assert_eq!(tls("postgres://h/d"), Some(Tls::None));
+        assert_eq!(tls("postgres://h/d?sslmode=disable&sslrootcert=a"), Some(Tls::None));
+        assert_eq!(tls("postgres://h/d?sslmode=require"), verified(None));
+        assert_eq!(tls("postgres://h/d?sslrootcert=%2Fa%2Fb.pem&sslmode=verify-full"), verified(Some("/a/b.pem")));
+        assert_eq!(tls("postgres://h/d?sslmode=prefer"), None, "encrypted perhaps is not encrypted");
     }
 
     #[test]

@@ -15,14 +15,18 @@ use std::task::Poll;
 
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::ToSql;
-use tokio_postgres::{Client, Config, NoTls, Row, Statement};
+use tokio_postgres::{Client, Row, Statement};
 
+use super::tls::Dial;
 use crate::store::StoreError;
 use crate::store::loan::Damaged;
 
 /// Time after which the server ends a transaction whose process went silent: it would hold
 /// up every other process.
 const SILENT_TRANSACTION: &str = "10s";
+/// How long a batch waits for those of other processes: longer than the server takes to end
+/// one that went silent.
+const LOCK_MAX: &str = "30s";
 
 /// A parameter of a statement.
 pub(super) type Param<'a> = Box<dyn ToSql + Sync + Send + 'a>;
@@ -71,7 +75,10 @@ impl PgError {
             // The transaction was rolled back, or the server went away: it may succeed again.
             Some(code) if is_passing(code) => StoreError::Unknown,
             Some(_) => StoreError::Io { path, reason: in_words(&error) },
-            None => StoreError::Unknown,
+            None => match refused_certificate(&error) {
+                Some(reason) => StoreError::Io { path, reason },
+                None => StoreError::Unknown,
+            },
         }
     }
 }
@@ -80,6 +87,13 @@ fn is_passing(code: &SqlState) -> bool {
     let class = &code.code()[..2];
     // Connection failures, rollbacks, operator intervention; too many connections.
     matches!(class, "08" | "40" | "57") || matches!(code.code(), "53300" | "25P03" | "55P03")
+}
+
+/// Why TLS did not come about: trying again would not help.
+fn refused_certificate(error: &tokio_postgres::Error) -> Option<String> {
+    let io: &std::io::Error = std::error::Error::source(error)?.downcast_ref()?;
+    let tls: &rustls::Error = io.get_ref()?.downcast_ref()?;
+    Some(format!("the server's certificate is not accepted: {tls}"))
 }
 
 /// The server's message, which `Display` alone leaves out.
@@ -96,8 +110,8 @@ pub(super) struct Wire {
 impl Wire {
     /// Connects. Everything happens in this schema, by indexes whatever statistics say: a
     /// table that was empty when it was last looked at must not be scanned when it is full.
-    pub(super) async fn open(config: &Config, schema: &str) -> Result<Wire, PgError> {
-        let (client, connection) = config.connect(NoTls).await?;
+    pub(super) async fn open(dial: &Dial, schema: &str) -> Result<Wire, PgError> {
+        let (client, connection) = dial.connect().await?;
         // Ends by itself when the client is dropped.
         tokio::spawn(async move {
             if let Err(error) = connection.await {
@@ -106,6 +120,7 @@ impl Wire {
         });
         let settings = format!(
             "SET search_path TO {}; SET idle_in_transaction_session_timeout = '{SILENT_TRANSACTION}'; \
+             SET lock_timeout = '{LOCK_MAX}'; \
              SET enable_seqscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off; \
              SET plan_cache_mode = force_generic_plan; SET jit = off; SET client_min_messages = warning",
             quoted(schema)
