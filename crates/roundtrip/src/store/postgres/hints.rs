@@ -6,7 +6,7 @@
 //!
 //! A notification in the transaction that writes would hold up all others until its commit;
 //! on a connection of its own it holds up nobody. What is touched while one notification is
-//! under way goes with the next.
+//! under way, and for a moment after it, goes with the next.
 //!
 //! Failure modes: whatever is lost on the way costs a poll interval, since everybody polls
 //! besides. A listener that lost its connection gives every hint when it is back.
@@ -31,6 +31,8 @@ const HEARTBEAT: Duration = Duration::from_secs(10);
 const HEARTBEAT_MAX: Duration = Duration::from_secs(5);
 /// How long a broken connection is left alone.
 const RECONNECT: Duration = Duration::from_millis(500);
+/// How long the next notification waits after one: each wakes every listener on the server.
+const PAUSE: Duration = Duration::from_millis(5);
 /// More topics than this are told as all of them.
 const TOPICS_MAX: usize = 1024;
 /// How much one notification carries; the server takes fewer than 8000 bytes.
@@ -168,6 +170,7 @@ async fn notify_all(dial: &Dial, channel: &str, epoch: u64, pending: &Pending) -
             for told in messages(&topics, epoch) {
                 client.execute(&statement, &[&channel, &told]).await?;
             }
+            tokio::time::sleep(PAUSE).await;
             pending.more.notified().await;
         }
     };

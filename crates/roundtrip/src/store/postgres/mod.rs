@@ -247,7 +247,9 @@ impl PostgresStore {
         writer.tokens = ticked.tokens();
         let changes = ticked.changes()?;
         let wrote = !changes.is_empty();
-        wire.send("", write::writes(&changes, numbers.newest_epoch)?, "COMMIT").await?;
+        // What wrote nothing has nothing to be synced.
+        let end = if wrote { "COMMIT" } else { "ROLLBACK" };
+        wire.send("", write::writes(&changes, numbers.newest_epoch)?, end).await?;
         writer.seen.known = std::mem::take(&mut writer.seen.known).after(&changes, numbers.newest_epoch);
         let (outcomes, touched, fixtures) = ticked.finish();
         if !fixtures.is_empty() {

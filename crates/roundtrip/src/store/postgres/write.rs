@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use tokio_postgres::types::ToSql;
 
 use super::wire::{Call, Param, int, ordered, param, time};
-use crate::inbox::{Request, RouteNo, StateKind, When};
+use crate::inbox::{LeaseMark, Request, RouteNo, StateKind, When};
 use crate::store::disk::{Body, ColdKey, ColdReceipt, Fixture, GroupRow};
 use crate::store::journal::Entry;
 use crate::store::loan::{Changes, Damaged, Loaded, Put, encode, request_of};
@@ -32,6 +32,11 @@ INSERT INTO live (seq, id, route, key, admitted_at, encoding, payload, trace, oc
 SELECT * FROM unnest($1::bigint[], $2::bytea[], $3::integer[], $4::text[], $5::bigint[], $6::smallint[], $7::bytea[],
                      $8::bytea[], $9::bytea[], $10::boolean[], $11::smallint[], $12::bigint[], $13::bigint[],
                      $14::bigint[], $15::bigint[], $16::bytea[])";
+/// Most of them: queued at once, without a key, a trace or a deadline.
+const INSERT_PLAIN: &str = "
+INSERT INTO live (seq, id, route, admitted_at, encoding, payload, occurrence, turn, record, state, behind)
+SELECT n.*, 1, false FROM unnest($1::bigint[], $2::bytea[], $3::integer[], $4::bigint[], $5::smallint[], $6::bytea[],
+                                 $7::bytea[], $8::bigint[], $9::bytea[]) n";
 const UPDATE_LIVE: &str = "
 UPDATE live l
 SET occurrence = n.occurrence, behind = n.behind, state = n.state, turn = n.turn, due = n.due, deadline = n.deadline,
@@ -45,11 +50,13 @@ INSERT INTO queued (route, turn, seq) SELECT * FROM unnest($1::integer[], $2::bi
 const DELETE_QUEUED: &str = "
 DELETE FROM queued q USING unnest($1::integer[], $2::bigint[], $3::bigint[]) n(route, turn, seq)
 WHERE q.route = n.route AND q.turn = n.turn AND q.seq = n.seq";
-const PUT_HELD: &str = "
-INSERT INTO held (seq, route, key, claim, lease_until, record)
-SELECT * FROM unnest($1::bigint[], $2::integer[], $3::text[], $4::bigint[], $5::bigint[], $6::bytea[])
-ON CONFLICT (seq) DO UPDATE
-SET claim = excluded.claim, lease_until = excluded.lease_until, record = excluded.record";
+const INSERT_HELD: &str = "
+INSERT INTO held (seq, claim, lease_until, record, route, key)
+SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bytea[], $5::integer[], $6::text[])";
+const UPDATE_HELD: &str = "
+UPDATE held h SET claim = n.claim, lease_until = n.lease_until, record = n.record
+FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bytea[]) n(seq, claim, lease_until, record)
+WHERE h.seq = n.seq";
 const DELETE_HELD: &str = "DELETE FROM held WHERE seq = ANY($1::bigint[])";
 const REPLACE_BODIES: &str = "
 UPDATE live l SET encoding = n.encoding, payload = n.payload, trace = n.trace
@@ -136,10 +143,14 @@ pub(super) fn writes<'a>(changes: &'a Changes<'_>, newest_epoch: u64) -> Result<
 }
 
 fn write_live<'a>(calls: &mut Vec<Call<'a>>, changes: &'a Changes<'_>) {
-    let new: Vec<&Put<'_>> = changes.live.iter().filter(|put| put.was.is_none()).collect();
-    if !new.is_empty() {
-        let fixed = fixed_columns(&new);
-        calls.push(Call::new(INSERT_LIVE, fixed.into_iter().chain(live_columns(&new)).collect()));
+    let new = changes.live.iter().filter(|put| put.was.is_none());
+    let (plain, other): (Vec<&Put<'_>>, Vec<_>) = new.partition(|put| is_plain(put));
+    if !plain.is_empty() {
+        calls.push(Call::new(INSERT_PLAIN, plain_columns(&plain)));
+    }
+    if !other.is_empty() {
+        let fixed = fixed_columns(&other);
+        calls.push(Call::new(INSERT_LIVE, fixed.into_iter().chain(live_columns(&other)).collect()));
     }
     let changed: Vec<&Put<'_>> =
         changes.live.iter().filter(|put| put.was.is_some_and(|was| changes_row(put, was))).collect();
@@ -170,6 +181,28 @@ fn write_live<'a>(calls: &mut Vec<Call<'a>>, changes: &'a Changes<'_>) {
     if !changes.gone.is_empty() {
         calls.push(Call::new(DELETE_LIVE, vec![seqs(changes.gone.iter().map(|was| was.request.seq))]));
     }
+}
+
+/// Whether a new request is queued, and has none of what most have not.
+fn is_plain(put: &Put<'_>) -> bool {
+    let Put { request, listed, body, .. } = put;
+    let traced = body.is_some_and(|body| body.trace.is_some());
+    row_state(put) == StateKind::Queued && request.key.is_none() && listed.deadline.is_none() && !traced
+}
+
+fn plain_columns<'a>(rows: &[&'a Put<'_>]) -> Vec<Param<'a>> {
+    let [encodings, payloads, _] = body_columns(rows.iter().map(|put| put.body));
+    vec![
+        column(rows.iter().copied(), |put| int(put.request.seq.0)),
+        column(rows.iter().copied(), |put| &put.request.id.0[..]),
+        column(rows.iter().copied(), |put| i32::from(put.request.route.0)),
+        column(rows.iter().copied(), |put| time(put.request.admitted_at)),
+        encodings,
+        payloads,
+        column(rows.iter().copied(), |put| first_occurrence(put.request)),
+        column(rows.iter().copied(), |put| put.listed.turn.map(ordered)),
+        column(rows.iter().copied(), |put| &put.record[..]),
+    ]
 }
 
 /// Whether more changed of a request than that it was handed out, or held on to.
@@ -214,18 +247,27 @@ fn write_held<'a>(calls: &mut Vec<Call<'a>>, changes: &'a Changes<'_>) {
     if !over.is_empty() {
         calls.push(Call::new(DELETE_HELD, vec![seqs(over.into_iter())]));
     }
-    let held: Vec<_> = changes.live.iter().filter_map(|put| Some((put, put.lease()?))).collect();
-    if !held.is_empty() {
-        let params = vec![
-            column(&held, |(put, _)| int(put.request.seq.0)),
-            column(&held, |(put, _)| i32::from(put.request.route.0)),
-            column(held.iter().copied(), |(put, _)| put.request.key.as_ref().map(|key| key.as_str())),
-            column(&held, |(_, lease)| int(lease.claim.0)),
-            column(&held, |(_, lease)| time(lease.until)),
-            column(held.iter().copied(), |(put, _)| &put.record[..]),
+    let held = changes.live.iter().filter_map(|put| Some((put, put.lease()?)));
+    let (still, new): (Vec<_>, Vec<_>) = held.partition(|(put, _)| put.was.is_some_and(was_held));
+    if !new.is_empty() {
+        let more = [
+            column(&new, |(put, _)| i32::from(put.request.route.0)),
+            column(new.iter().copied(), |(put, _)| put.request.key.as_ref().map(|key| key.as_str())),
         ];
-        calls.push(Call::new(PUT_HELD, params));
+        calls.push(Call::new(INSERT_HELD, lease_columns(&new).into_iter().chain(more).collect()));
     }
+    if !still.is_empty() {
+        calls.push(Call::new(UPDATE_HELD, lease_columns(&still).into()));
+    }
+}
+
+fn lease_columns<'a>(held: &[(&'a Put<'_>, &LeaseMark)]) -> [Param<'a>; 4] {
+    [
+        column(held, |(put, _)| int(put.request.seq.0)),
+        column(held, |(_, lease)| int(lease.claim.0)),
+        column(held, |(_, lease)| time(lease.until)),
+        column(held.iter().copied(), |(put, _)| &put.record[..]),
+    ]
 }
 
 /// Whether a request in this state may have a response.
