@@ -9,6 +9,8 @@ pub use identity::{FIELDS_MAX, FieldPath, Identity, IdentityError};
 pub(crate) use moment::{Clocks, MOMENT_HEIGHT_MAX, When};
 pub use receipt::End;
 pub(crate) use receipt::{OccurrenceNote, OriginMark, Receipt};
+#[cfg(test)]
+pub(crate) use request::DeadLetter;
 pub(crate) use request::{
     AnswerMark, LeaseMark, Occurrence, Occurrences, OriginNo, Request, RouteNo, RowFlags, Setback, State,
 };

@@ -46,6 +46,11 @@ impl When {
         (self.0 >= BY_HEIGHT).then_some((OriginNo(origin), Height(self.0 & MOMENT_HEIGHT_MAX.0)))
     }
 
+    /// Which origin's height it is, if it is one.
+    pub(crate) fn origin(self) -> Option<OriginNo> {
+        self.place().map(|(origin, _)| origin)
+    }
+
     /// The wall time, if it is one.
     pub(crate) fn wall(self) -> Option<UnixMs> {
         (self.0 < BY_HEIGHT).then_some(UnixMs(self.0))

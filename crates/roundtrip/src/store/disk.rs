@@ -50,7 +50,7 @@ pub(crate) struct RequestHead {
 }
 
 /// What is asked, and the trace that it came with: on disk only.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Default, Serialize)]
 pub(crate) struct Body {
     pub(crate) payload: Payload,
     pub(crate) trace: Option<Box<str>>,
@@ -154,7 +154,7 @@ pub(crate) enum ReceiptRow {
 }
 
 /// One key of a cold receipt.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub(crate) enum ColdKey {
     Request(RequestId),
     Occurrence(OccurrenceId),
@@ -190,7 +190,7 @@ pub(crate) struct GroupRow {
 }
 
 /// An item's row, less its payload.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 pub(crate) struct ItemRow {
     pub(crate) group: u64,
     pub(crate) id: ItemId,
@@ -280,16 +280,16 @@ pub(crate) struct HighWater {
 pub(crate) struct RamDisk {
     pub(crate) epoch: u64,
     pub(crate) high_water: HighWater,
-    requests: BTreeMap<Seq, (RequestRow, Body)>,
-    answers: BTreeMap<Seq, (AnswerHead, Payload)>,
-    marks: BTreeMap<Seq, Mark>,
-    parcels: BTreeMap<(LaneNo, Nonce), Parcel>,
-    fixtures: BTreeMap<(u8, String), Fixture>,
-    groups: BTreeMap<u64, GroupRow>,
-    items: BTreeMap<u64, (ItemRow, Payload)>,
-    receipts: BTreeMap<u64, ReceiptRow>,
-    cold: BTreeMap<ColdKey, ColdReceipt>,
-    journal: BTreeMap<u64, Entry>,
+    pub(in crate::store) requests: BTreeMap<Seq, (RequestRow, Body)>,
+    pub(in crate::store) answers: BTreeMap<Seq, (AnswerHead, Payload)>,
+    pub(in crate::store) marks: BTreeMap<Seq, Mark>,
+    pub(in crate::store) parcels: BTreeMap<(LaneNo, Nonce), Parcel>,
+    pub(in crate::store) fixtures: BTreeMap<(u8, String), Fixture>,
+    pub(in crate::store) groups: BTreeMap<u64, GroupRow>,
+    pub(in crate::store) items: BTreeMap<u64, (ItemRow, Payload)>,
+    pub(in crate::store) receipts: BTreeMap<u64, ReceiptRow>,
+    pub(in crate::store) cold: BTreeMap<ColdKey, ColdReceipt>,
+    pub(in crate::store) journal: BTreeMap<u64, Entry>,
 }
 
 impl RamDisk {

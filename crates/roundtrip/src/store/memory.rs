@@ -47,6 +47,23 @@ impl MemoryStore {
         core.machine = machine;
     }
 
+    /// All that is here, with what no commit has written yet.
+    pub(crate) fn snapshot(&self) -> RamDisk {
+        let mut core = self.core();
+        let Core { machine, disk } = &mut *core;
+        // Leases are written by the flush after the next.
+        while machine.is_dirty() {
+            machine.flush(disk);
+        }
+        disk.clone()
+    }
+
+    /// Goes on with what this disk holds, as after a start on it.
+    pub(crate) fn take_over(&self, disk: RamDisk) {
+        self.core().disk = disk;
+        self.crash();
+    }
+
     fn core(&self) -> MutexGuard<'_, Core> {
         self.shared.core.lock().unwrap_or_else(|_| panic!("an earlier call panicked and left the store half changed"))
     }

@@ -10,6 +10,7 @@
 //! A [`StoreError`] concerns the whole call: nothing of it is promised, and if
 //! [`StoreError::is_retryable`] says so it may be replayed, which has no second effect.
 
+pub mod archive;
 mod batched;
 pub(crate) mod disk;
 pub mod journal;
@@ -340,6 +341,12 @@ pub enum StoreError {
         path: String,
         /// What is wrong with it.
         reason: String,
+    },
+    /// A copy into it has begun and is not complete.
+    #[error("{path} is half copied: run the copy again to complete it, or remove it and copy to a new place")]
+    HalfCopied {
+        /// The store.
+        path: String,
     },
     /// The URL names no store.
     #[error(

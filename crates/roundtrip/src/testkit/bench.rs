@@ -7,6 +7,7 @@ use super::samples;
 use crate::clock::{Clock, ManualClock};
 use crate::inbox::StateKind;
 use crate::sender::AttemptKind;
+use crate::store::archive::{Place, verify_at};
 use crate::store::op::{
     Admission, Admit, Assign, Define, Effect, Grant, LaneOrder, Lead, Lease, NewRequest, Op, Order, Outcome, Seat,
 };
@@ -27,11 +28,20 @@ pub trait Harness: Send + Sync + 'static {
     /// Opens the store. The first call finds no data; every later one is a start after
     /// a crash on the data of the one before, whose handles are dropped by then.
     fn open(&self, clock: Arc<dyn Clock>, options: Options) -> StoreFuture<'_, Arc<dyn Store>>;
+
+    /// Where the data is, if the store can be copied and verified.
+    fn place(&self) -> Option<Place> {
+        None
+    }
 }
 
 impl<H: Harness + ?Sized> Harness for Arc<H> {
     fn open(&self, clock: Arc<dyn Clock>, options: Options) -> StoreFuture<'_, Arc<dyn Store>> {
         (**self).open(clock, options)
+    }
+
+    fn place(&self) -> Option<Place> {
+        (**self).place()
     }
 }
 
@@ -44,6 +54,10 @@ impl Harness for InMemory {
         let known = self.0.get().inspect(|store| store.crash());
         let store = known.unwrap_or_else(|| self.0.get_or_init(|| MemoryStore::new(clock, options))).clone();
         Box::pin(async move { Ok(Arc::new(store) as Arc<dyn Store>) })
+    }
+
+    fn place(&self) -> Option<Place> {
+        self.0.get().map(Place::from)
     }
 }
 
@@ -73,6 +87,10 @@ impl<H: Harness> Harness for InBatches<H> {
             *self.behind.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::downgrade(&store));
             Ok(Arc::new(Batched::new(store)) as Arc<dyn Store>)
         })
+    }
+
+    fn place(&self) -> Option<Place> {
+        self.harness.place()
     }
 }
 
@@ -107,6 +125,22 @@ impl Bench {
         self.store = None;
         let opened = self.harness.open(Arc::new(self.clock.clone()), self.options).await;
         self.store = Some(opened.unwrap_or_else(|error| panic!("the store does not open: {error}")));
+    }
+
+    /// Closes the store, has every invariant of what it left checked, and opens it again.
+    pub async fn verify(&mut self) {
+        self.store = None;
+        if let Some(place) = self.harness.place() {
+            let verdict = must(verify_at(place, &self.clock).await, "verify");
+            assert!(verdict.is_sound(), "{verdict}");
+        }
+        self.restart().await;
+    }
+
+    /// Closes the store for as long as somebody else works on its data.
+    pub fn close(&mut self) -> Place {
+        self.store = None;
+        self.harness.place().unwrap_or_else(|| panic!("the harness does not tell where its data is"))
     }
 
     /// The store itself.

@@ -2,6 +2,8 @@
 #![cfg(feature = "testkit")]
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+#[cfg(feature = "sqlite")]
+mod archive;
 mod batching;
 #[cfg(feature = "sqlite")]
 mod crash;

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use roundtrip::clock::{Clock, ManualClock};
 use roundtrip::inbox::StateKind;
 use roundtrip::sender::{AttemptKind, LaneStatus};
+use roundtrip::store::archive::Place;
 use roundtrip::store::journal::Event;
 use roundtrip::store::op::{
     Admission, Admit, Define, Effect, LaneOrder, Lead, Lease, NewRequest, Op, Order, Outcome, Seat, Stale,
@@ -51,6 +52,10 @@ impl OnServer {
 impl Harness for OnServer {
     fn open(&self, clock: Arc<dyn Clock>, options: Options) -> StoreFuture<'_, Arc<dyn Store>> {
         Box::pin(async move { Ok(Arc::new(self.store(clock, options).await) as Arc<dyn Store>) })
+    }
+
+    fn place(&self) -> Option<Place> {
+        Some(Place::Url(self.0.clone()))
     }
 }
 

@@ -26,7 +26,7 @@ use roundtrip::words::{
 };
 
 /// Small enough that journals are trimmed and receipts spilled.
-const OPTIONS: Options = Options { journal_entries: 64, spill_receipts: 4, lease_write_ms: 3_600_000 };
+pub(crate) const OPTIONS: Options = Options { journal_entries: 64, spill_receipts: 4, lease_write_ms: 3_600_000 };
 const CASES: u32 = 200;
 /// Fewer, on a store whose every commit is synced.
 #[cfg(feature = "postgres")]
@@ -124,6 +124,9 @@ impl Pair {
             Weather::Rough => self.restart().await,
             Weather::Steady => drop(self.pictures().await),
         }
+        for bench in &mut self.benches {
+            bench.verify().await;
+        }
     }
 
     async fn apply(&mut self, batch: Vec<Op>) {
@@ -170,13 +173,50 @@ impl Pair {
     }
 }
 
+/// Stores that live through the same random operations, for tests that need one with
+/// something of everything in it.
+pub(crate) struct Life {
+    world: World,
+    dice: Dice,
+}
+
+impl Life {
+    pub(crate) async fn begin(bench: &Bench, seed: u64) -> Life {
+        bench.batch(setup()).await;
+        Life { world: World::new(), dice: Dice(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1) }
+    }
+
+    /// So many batches, which all stores must answer alike.
+    pub(crate) async fn go_on(&mut self, benches: &[&Bench], batches: usize) {
+        for _ in 0..batches {
+            if self.dice.one_in(4) {
+                self.world.now = self.world.now.plus(self.dice.roll(600));
+                benches.iter().for_each(|bench| bench.clock.set(self.world.now));
+            }
+            self.world.look(benches[0]).await;
+            let count = 1 + self.dice.roll(4);
+            let batch: Vec<Op> = (0..count).map(|_| self.world.op(&mut Dice(fresh(&mut self.dice)))).collect();
+            let outcomes = benches[0].batch(batch.clone()).await;
+            for other in &benches[1..] {
+                assert_eq!(other.batch(batch.clone()).await, outcomes, "the stores answer differently to {batch:?}");
+            }
+            batch.iter().zip(&outcomes).for_each(|(op, outcome)| self.world.learn(op, outcome));
+        }
+    }
+}
+
+/// A seed for one operation.
+fn fresh(dice: &mut Dice) -> u64 {
+    (0..4).fold(0, |seed, _| seed << 16 | dice.roll(1 << 16))
+}
+
 fn forget_count(outcome: &mut Outcome) {
     if let Outcome::Applied(Effect::Count(count)) = outcome {
         *count = 0;
     }
 }
 
-fn sights() -> Sights {
+pub(crate) fn sights() -> Sights {
     Sights {
         ids: (0..IDS).map(id).chain((0..BALLOTS).map(|n| ballot(n).id)).collect(),
         listeners: BTreeSet::from([listener()]),

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use roundtrip::clock::{Clock, SystemClock};
+use roundtrip::store::archive::Place;
 use roundtrip::store::op::{Admit, Define, Effect, NewRequest, Op, Outcome};
 use roundtrip::store::query::{Query, Reply};
 use roundtrip::store::{Changes, Options, SqliteStore, Store, StoreExt, StoreFuture, Topic};
@@ -25,6 +26,10 @@ impl Harness for OnDisk {
             let store = SqliteStore::open(self.0.path().join("store.db"), clock, options)?;
             Ok(Arc::new(Crashing(Some(store))) as Arc<dyn Store>)
         })
+    }
+
+    fn place(&self) -> Option<Place> {
+        Some(Place::Url(format!("sqlite:{}", self.0.path().join("store.db").display())))
     }
 }
 

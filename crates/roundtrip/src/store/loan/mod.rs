@@ -27,7 +27,7 @@ mod want;
 
 use std::collections::BTreeMap;
 
-pub(in crate::store) use changes::{Changes, Put, request_of};
+pub(in crate::store) use changes::{Changes, NewNumbers, Put, request_of};
 pub(in crate::store) use fetch::{First, Loaded};
 pub(in crate::store) use read::read;
 pub(in crate::store) use record::{Damaged, decode, encode};

@@ -385,7 +385,7 @@ pub(super) fn occurrence(new: &NewRequest, origin: OriginMark, revision: u16) ->
 
 impl Request {
     /// The request that an admission row stands for.
-    pub(super) fn admitted(row: &RequestRow) -> Request {
+    pub(crate) fn admitted(row: &RequestRow) -> Request {
         Request {
             seq: row.seq,
             id: row.id,

@@ -5,12 +5,12 @@ use super::{Group, Machine, Planned, Route, Slot};
 use crate::groups::GroupState;
 use crate::inbox::{Clocks, Request, State, When};
 use crate::listener::Origin;
-use crate::outbox::Delivery;
+use crate::outbox::{Delivery, LaneNo};
 use crate::sender::Lane;
 use crate::store::Options;
-use crate::store::disk::{Fixture, Rows};
+use crate::store::disk::{AnswerHead, Fixture, Mark, Rows};
 use crate::store::op::GroupPlan;
-use crate::words::{Moment, Seq, UnixMs};
+use crate::words::{Moment, Nonce, Seq, UnixMs};
 
 /// The epoch of the next start: later than every one before. It is the time in
 /// milliseconds, and no start is that quick, so a restored older file does not repeat
@@ -92,37 +92,18 @@ impl Machine {
         })?;
         rows.answers(&mut |seq, head| {
             if let Some(slot) = slot_of(&by_seq, seq) {
-                let request = self.requests.get_mut(slot);
-                request.attempts = head.attempts;
-                request.crashes = head.crashes;
-                request.last_entry = head.entry;
-                request.state = State::Answered(Box::new(head.mark(Delivery::Waiting)));
+                self.requests.get_mut(slot).take_answer(&head);
             }
         })?;
         rows.marks(&mut |seq, mark| {
             let Some(slot) = slot_of(&by_seq, seq) else { return };
             let mut request = self.requests.remove(slot);
-            request.attempts = mark.attempts;
-            request.crashes = mark.crashes;
-            request.misses = mark.misses;
-            request.revision = mark.revision;
-            request.due = mark.due;
-            request.occurrences = mark.occurrences;
-            request.error = mark.error;
-            request.last_entry = mark.last_entry;
-            request.state = mark.state;
-            match &mut request.state {
-                State::Leased(lease) => {
-                    let latest = now.plus(lease.lease_ms);
-                    request.rows.dirty = lease.until > latest;
-                    lease.until = lease.until.min(latest);
-                }
-                // Its parcel, if there is one, says where it is.
-                State::Answered(answer) => answer.delivery = Delivery::Waiting,
-                State::Held | State::Queued | State::Dead(_) => {}
+            request.take_mark(mark);
+            if let State::Leased(lease) = &mut request.state {
+                let latest = now.plus(lease.lease_ms);
+                request.rows.dirty = lease.until > latest;
+                lease.until = lease.until.min(latest);
             }
-            request.rows.has_mark = true;
-            request.rows.as_admitted = false;
             if request.rows.dirty {
                 self.dirty.push(slot);
             }
@@ -136,11 +117,7 @@ impl Machine {
         rows.parcels(&mut |lane, nonce, parcel| {
             for (id, entry) in parcel.deliveries.iter().zip(parcel.entry..) {
                 let Some(slot) = self.requests.by_id(id) else { continue };
-                let request = self.requests.get_mut(slot);
-                request.last_entry = request.last_entry.max(entry);
-                if let State::Answered(answer) = &mut request.state {
-                    answer.delivery = Delivery::Assigned { lane, nonce };
-                }
+                self.requests.get_mut(slot).take_slot(lane, nonce, entry);
             }
             self.lanes[usize::from(lane.0)].parcels.insert(nonce, parcel);
         })
@@ -186,5 +163,42 @@ impl Machine {
             Moment::Height(place) => self.known_origin(&place.origin).map(|no| When::height(no, place.height)),
         });
         Planned { items: plan.seal_at_items.unwrap_or(u64::MAX), at: at.unwrap_or(When::NEVER) }
+    }
+}
+
+impl Request {
+    /// It was answered, as this row says.
+    pub(crate) fn take_answer(&mut self, head: &AnswerHead) {
+        self.attempts = head.attempts;
+        self.crashes = head.crashes;
+        self.last_entry = head.entry;
+        self.state = State::Answered(Box::new(head.mark(Delivery::Waiting)));
+    }
+
+    /// It is as this row says, beyond what its other rows imply.
+    pub(crate) fn take_mark(&mut self, mark: Mark) {
+        self.attempts = mark.attempts;
+        self.crashes = mark.crashes;
+        self.misses = mark.misses;
+        self.revision = mark.revision;
+        self.due = mark.due;
+        self.occurrences = mark.occurrences;
+        self.error = mark.error;
+        self.last_entry = mark.last_entry;
+        self.state = mark.state;
+        // Its parcel, if there is one, says where it is.
+        if let State::Answered(answer) = &mut self.state {
+            answer.delivery = Delivery::Waiting;
+        }
+        self.rows.has_mark = true;
+        self.rows.as_admitted = false;
+    }
+
+    /// The parcel on this slot carries its answer.
+    pub(crate) fn take_slot(&mut self, lane: LaneNo, nonce: Nonce, entry: u64) {
+        self.last_entry = self.last_entry.max(entry);
+        if let State::Answered(answer) = &mut self.state {
+            answer.delivery = Delivery::Assigned { lane, nonce };
+        }
     }
 }

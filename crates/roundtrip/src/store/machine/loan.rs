@@ -113,6 +113,15 @@ impl Machine {
         }
     }
 
+    /// Lets the gates decide about every live request that is here, as a start does.
+    pub(crate) fn open_gates(&mut self) {
+        let all: Vec<Slot> =
+            self.routes.iter().flat_map(|route| route.lists.iter().flat_map(|list| list.values())).copied().collect();
+        for slot in all {
+            self.change_by_clocks(slot, |request, policy, clocks| request.pass_gates(policy, clocks));
+        }
+    }
+
     /// Every live request that is here, and where it is listed.
     pub(crate) fn places(&self) -> impl Iterator<Item = (&Request, Listed)> {
         self.requests.iter().map(|request| (request, self.place(request)))

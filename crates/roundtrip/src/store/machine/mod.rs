@@ -43,7 +43,6 @@ use pace::Pace;
 #[cfg(feature = "postgres")]
 pub(crate) use read::{LOOK_MAX, TIMELINE_MAX};
 use receipts::HotReceipts;
-#[cfg(feature = "postgres")]
 pub(crate) use receipts::cold_keys;
 use slots::Slots;
 #[cfg(feature = "postgres")]
@@ -735,7 +734,7 @@ impl Request {
         }
     }
 
-    fn mark(&self) -> Mark {
+    pub(crate) fn mark(&self) -> Mark {
         Mark {
             attempts: self.attempts,
             crashes: self.crashes,

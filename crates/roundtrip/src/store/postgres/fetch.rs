@@ -11,7 +11,7 @@ use super::known::Known;
 use super::wire::{Call, Param, PgError, Wire, hash, int, ordered, param, time, uint, unordered};
 use crate::inbox::{Request, RouteNo, StateKind, When};
 use crate::outbox::LaneNo;
-use crate::store::disk::{Body, ColdKey, ItemRow};
+use crate::store::disk::{Body, ColdKey, GroupRow, ItemRow};
 use crate::store::journal::Entry;
 use crate::store::loan::{CountedRow, Damaged, Found, Lender, LiveRow, Want, decode};
 use crate::store::machine::{Listed, Pace};
@@ -316,11 +316,7 @@ pub(super) fn found(want: &Want, rows: &[Row]) -> Result<Found, PgError> {
             Ok((slot, decode("parcel", row.try_get(2)?)?))
         })?),
         Want::Groups(_) | Want::GroupsOf(_) | Want::Fired { .. } | Want::Outlived { .. } => {
-            Found::Groups(each(rows, |row| {
-                let timer: Option<i64> = row.try_get(1)?;
-                let timer = timer.map_or(When::NEVER, When::from_bits);
-                Ok((uint(row.try_get(0)?), decode("grp", row.try_get(2)?)?, timer))
-            })?)
+            Found::Groups(each(rows, group)?)
         }
         Want::Items(_) => Found::Items(each(rows, |row| {
             let (group, id) = (uint(row.try_get(1)?), ItemId(hash("item", row.try_get(2)?)?));
@@ -374,7 +370,7 @@ pub(super) fn each<T>(rows: &[Row], of: impl Fn(&Row) -> Result<T, PgError>) -> 
     rows.iter().map(of).collect()
 }
 
-fn live(row: &Row) -> Result<LiveRow, PgError> {
+pub(super) fn live(row: &Row) -> Result<LiveRow, PgError> {
     let record: Vec<u8> = row.try_get(1)?;
     let request: Request = decode("live", &record)?;
     let (turn, due, deadline): (Option<i64>, Option<i64>, Option<i64>) =
@@ -386,6 +382,12 @@ fn live(row: &Row) -> Result<LiveRow, PgError> {
         deadline: deadline.map(When::from_bits),
     };
     Ok(LiveRow { request, record, listed, body: None, response: None })
+}
+
+pub(super) fn group(row: &Row) -> Result<(u64, GroupRow, When), PgError> {
+    let timer: Option<i64> = row.try_get(1)?;
+    let timer = timer.map_or(When::NEVER, When::from_bits);
+    Ok((uint(row.try_get(0)?), decode("grp", row.try_get(2)?)?, timer))
 }
 
 fn seq(row: &Row) -> Result<Seq, PgError> {
@@ -402,11 +404,11 @@ fn state(row: &Row, at: usize) -> Result<StateKind, PgError> {
     Ok(state.ok_or_else(|| Damaged::new("live", format!("state {number}")))?)
 }
 
-fn ended(row: &Row) -> Result<ColdKey, PgError> {
+pub(super) fn ended(row: &Row) -> Result<ColdKey, PgError> {
     Ok(ColdKey::Request(RequestId(hash("ended", row.try_get(0)?)?)))
 }
 
-fn seen(row: &Row) -> Result<ColdKey, PgError> {
+pub(super) fn seen(row: &Row) -> Result<ColdKey, PgError> {
     Ok(ColdKey::Occurrence(OccurrenceId(hash("seen", row.try_get(0)?)?)))
 }
 
@@ -416,7 +418,7 @@ fn body(row: &Row, at: usize) -> Result<Body, PgError> {
     Ok(Body { payload: payload(row, at)?, trace: trace.map_err(|error| Damaged::new("body", error))? })
 }
 
-fn payload(row: &Row, at: usize) -> Result<Payload, PgError> {
+pub(super) fn payload(row: &Row, at: usize) -> Result<Payload, PgError> {
     let encoding = match row.try_get::<_, i16>(at)? {
         0 => Encoding::Raw,
         1 => Encoding::Json,

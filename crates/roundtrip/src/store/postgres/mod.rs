@@ -18,6 +18,7 @@
 //! connection that breaks during a commit leaves the outcome unknown, and the batch is to be
 //! replayed. Time is the server's.
 
+mod archive;
 mod fetch;
 mod hints;
 mod known;
@@ -33,6 +34,7 @@ use std::time::Instant;
 use tokio::sync::{Mutex, OnceCell, Semaphore};
 use tokio_postgres::{Config, Row};
 
+pub(super) use archive::contents;
 use fetch::Desk;
 use hints::Bells;
 use known::Known;
@@ -174,6 +176,7 @@ impl PostgresStore {
     async fn begin(&self) -> Result<u64, StoreError> {
         let mut wire = self.server.connect().await?;
         migrate::migrate(&mut wire, &self.server.name, &self.server.schema).await?;
+        archive::refuse_half_copied(&mut wire, &self.server.name).await?;
         let epoch = self.begin_epoch(&mut wire).await.map_err(|error| error.at(&self.server.name))?;
         self.writer.lock().await.wire = Some(wire);
         if !self.server.poll_only {

@@ -93,7 +93,7 @@ impl Doomed {
 }
 
 /// SQLite's integers are signed; ours are not. The bits are kept.
-fn int(value: u64) -> i64 {
+pub(super) fn int(value: u64) -> i64 {
     value.cast_signed()
 }
 
@@ -129,7 +129,7 @@ fn encoding(code: i64) -> SqlResult<Encoding> {
 }
 
 /// A payload from two columns, the encoding first.
-fn payload(row: &Row<'_>, at: usize) -> SqlResult<Payload> {
+pub(super) fn payload(row: &Row<'_>, at: usize) -> SqlResult<Payload> {
     let bytes: Vec<u8> = row.get(at + 1)?;
     Ok(Payload { encoding: encoding(row.get(at)?)?, bytes: bytes.into() })
 }
@@ -139,7 +139,7 @@ pub(super) fn read_journal_row(bytes: &[u8]) -> SqlResult<(HighWater, Vec<Entry>
     decode("the journal", bytes)
 }
 
-fn cold_key(key: &ColdKey) -> runs::EntryKey {
+pub(super) fn cold_key(key: &ColdKey) -> runs::EntryKey {
     let (kind, id) = match key {
         ColdKey::Request(id) => (0, id.0),
         ColdKey::Occurrence(id) => (1, id.0),
@@ -151,6 +151,11 @@ fn cold_key(key: &ColdKey) -> runs::EntryKey {
 
 impl<'c> SqliteDisk<'c> {
     pub(super) fn new(conn: &'c Connection) -> SqlResult<SqliteDisk<'c>> {
+        SqliteDisk::with_runs(conn, Runs::open(conn)?)
+    }
+
+    /// A disk on which the directory of cold receipts is known already.
+    pub(super) fn with_runs(conn: &'c Connection, runs: Runs) -> SqlResult<SqliteDisk<'c>> {
         let mut parcel_rows = HashMap::default();
         each_row(conn, "SELECT no, lane, nonce FROM parcel", |row| {
             parcel_rows.insert((LaneNo(row.get(1)?), Nonce(number(row, 2)?)), row.get(0)?);
@@ -158,7 +163,7 @@ impl<'c> SqliteDisk<'c> {
         })?;
         Ok(SqliteDisk {
             conn,
-            runs: Runs::open(conn)?,
+            runs,
             tidy: Progress::More,
             new_receipts: 0,
             failure: None,
@@ -200,6 +205,11 @@ impl<'c> SqliteDisk<'c> {
             disk.parcels_ended.delete(disk.conn)
         });
         self.end_transaction()
+    }
+
+    /// The directory of cold receipts, after the last commit.
+    pub(super) fn into_runs(self) -> Runs {
+        self.runs
     }
 
     /// Lets go of the snapshot that reads took, if nothing was written since.
@@ -292,7 +302,7 @@ impl<'c> SqliteDisk<'c> {
         asked.ok_or(rusqlite::Error::QueryReturnedNoRows)
     }
 
-    fn execute(&mut self, sql: &str, params: &[&dyn ToSql]) {
+    pub(super) fn execute(&mut self, sql: &str, params: &[&dyn ToSql]) {
         self.write(|disk| disk.conn.prepare_cached(sql)?.execute(params).map(drop));
     }
 }

@@ -160,6 +160,15 @@ pub(super) fn sync_directory(path: &Path) -> Result<(), StoreError> {
     synced.map_err(|error| io_error(parent, error.to_string()))
 }
 
+/// Refuses a file that a copy has begun to fill: what is missing would be taken for never seen.
+pub(super) fn refuse_half_copied(conn: &Connection, path: &Path) -> Result<(), StoreError> {
+    let found = conn.prepare("SELECT 1 FROM sqlite_schema WHERE name = 'copying'").and_then(|mut all| all.exists([]));
+    match found.map_err(|error| store_error(path, &error))? {
+        true => Err(StoreError::HalfCopied { path: path.display().to_string() }),
+        false => Ok(()),
+    }
+}
+
 /// Opens the file for reading only, beside its owner.
 pub(super) fn open_for_reading(path: &Path) -> Result<Connection, StoreError> {
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;

@@ -18,6 +18,7 @@
 //! - *A full disk* refuses the batch; what was answered before is safe. The next call
 //!   opens the file again, and goes on if there is room. So it is after a failed read.
 
+mod archive;
 mod disk;
 mod file;
 mod log;
@@ -39,6 +40,7 @@ use super::op::{Op, Outcome};
 use super::query::{Query, Reply};
 use super::{Changes, Hints, Options, Store, StoreError, StoreFuture, Topic, check_batch};
 use crate::clock::Clock;
+pub(super) use archive::SqliteContents;
 use reader::Reader;
 use round::{Job, Jobs, Waiting};
 pub use writer::Glimpse;
@@ -174,6 +176,7 @@ impl SqliteReader {
     pub fn open(path: impl AsRef<Path>, clock: Arc<dyn Clock>, options: Options) -> Result<SqliteReader, StoreError> {
         let path: PathBuf = path.as_ref().to_owned();
         let conn = file::open_for_reading(&path)?;
+        file::refuse_half_copied(&conn, &path)?;
         let at = path.clone();
         let run = move |jobs: Jobs| Reader::new(at, conn, clock, options).run(&jobs);
         let worker =

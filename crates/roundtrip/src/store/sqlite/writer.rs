@@ -10,7 +10,9 @@ use std::time::{Duration, Instant};
 use rusqlite::Connection;
 
 use super::disk::{SqliteDisk, meta, put_meta};
-use super::file::{LogPages, Ownership, PAGE_BYTES, canonical, open_for_writing, store_error, sync_directory};
+use super::file::{
+    LogPages, Ownership, PAGE_BYTES, canonical, open_for_writing, refuse_half_copied, store_error, sync_directory,
+};
 use super::log::{Log, Told};
 use super::round::{Answer, End, Job, Jobs, Round};
 use super::rows::SqliteRows;
@@ -103,6 +105,7 @@ impl Writer {
     /// Loads the machine in a new epoch, which is durable before the first token is issued.
     fn load(&self) -> Result<Opened, StoreError> {
         let (conn, log_pages) = open_for_writing(&self.path)?;
+        refuse_half_copied(&conn, &self.path)?;
         let loaded = (|| {
             let last = meta(&conn, "epoch")?.unwrap_or(0);
             let now = self.clock.now();

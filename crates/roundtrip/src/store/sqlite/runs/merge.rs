@@ -4,14 +4,14 @@ use rusqlite::Connection;
 
 use super::block::{BlockReader, RunWriter, with_block};
 use super::filter::Seed;
-use super::{Entry, run::Run};
+use super::{Entry, EntryKey, run::Run};
 
 /// Reads one source, block by block.
-struct Cursor {
+pub(super) struct Cursor {
     next_block: i64,
     end_block: i64,
     block: Vec<u8>,
-    reader: BlockReader,
+    pub(super) reader: BlockReader,
 }
 
 impl Cursor {
@@ -20,8 +20,19 @@ impl Cursor {
         Cursor { next_block, end_block, block: Vec::new(), reader: BlockReader::new() }
     }
 
+    /// Stands on the first entry after this key; nothing, if there is none.
+    pub(super) fn after(conn: &Connection, run: &Run, key: &EntryKey) -> rusqlite::Result<Option<Cursor>> {
+        let mut cursor = Cursor { next_block: run.block_of(key), ..Cursor::new(run) };
+        while cursor.advance(conn, &mut 0)? {
+            if cursor.reader.entry.key > *key {
+                return Ok(Some(cursor));
+            }
+        }
+        Ok(None)
+    }
+
     /// Goes on to the next entry; false at the end of the run. Counts a block read in `cost`.
-    fn advance(&mut self, conn: &Connection, cost: &mut usize) -> rusqlite::Result<bool> {
+    pub(super) fn advance(&mut self, conn: &Connection, cost: &mut usize) -> rusqlite::Result<bool> {
         while !self.reader.advance(&self.block)? {
             if self.next_block == self.end_block {
                 return Ok(false);

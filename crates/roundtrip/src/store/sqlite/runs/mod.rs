@@ -64,7 +64,7 @@ use rusqlite::{Connection, types::Type};
 
 use block::{RunWriter, SEGMENT_COST};
 use filter::Seed;
-use merge::Merge;
+use merge::{Cursor, Merge};
 use run::Run;
 
 /// Creates the tables, and draws the seed of the filters' hash.
@@ -221,6 +221,26 @@ impl Runs {
             }
         }
         Ok(None)
+    }
+
+    /// Up to `limit` entries after this key, in the order of keys; of each key the newest.
+    pub(crate) fn after(&self, conn: &Connection, key: &EntryKey, limit: usize) -> rusqlite::Result<Vec<Entry>> {
+        // Newest first: of equal keys the first cursor's counts.
+        let cursors = self.runs.iter().rev().map(|run| Cursor::after(conn, run, key));
+        let mut cursors: Vec<Cursor> = cursors.filter_map(Result::transpose).collect::<rusqlite::Result<_>>()?;
+        let mut found: Vec<Entry> = Vec::new();
+        while found.len() < limit
+            && let Some(at) = (0..cursors.len()).min_by_key(|at| cursors[*at].reader.entry.key)
+        {
+            let entry = &cursors[at].reader.entry;
+            if found.last().is_none_or(|last| last.key != entry.key) {
+                found.push(entry.clone());
+            }
+            if !cursors[at].advance(conn, &mut 0)? {
+                cursors.remove(at);
+            }
+        }
+        Ok(found)
     }
 
     /// Tidies up: drops runs that expired, deletes what was dropped, merges. Reads, writes and

@@ -29,6 +29,12 @@ impl Segment {
         self.first_block + (at as u64).cast_signed()
     }
 
+    /// The first block that may hold the key, which is not before the segment's first.
+    fn block_of(&self, key: &EntryKey) -> i64 {
+        let fence = fence(key);
+        self.block_id(self.fences.partition_point(|other| *other < fence).saturating_sub(1))
+    }
+
     /// Looks for a key that is not before the segment's first.
     pub(super) fn find(&self, conn: &Connection, key: &EntryKey) -> rusqlite::Result<Option<Entry>> {
         // Every block whose fence equals the key's may hold it, and so may the one before these.
@@ -102,6 +108,13 @@ impl Run {
         let after = self.segments.partition_point(|segment| segment.first <= *key);
         let segment = self.segments.get(after.checked_sub(1)?)?;
         segment.filter.may_contain(hash).then_some(segment)
+    }
+
+    /// A block before which no entry is after this key.
+    pub(super) fn block_of(&self, key: &EntryKey) -> i64 {
+        let after = self.segments.partition_point(|segment| segment.first <= *key);
+        let segment = after.checked_sub(1).and_then(|at| self.segments.get(at));
+        segment.map_or(self.first_block(), |segment| segment.block_of(key))
     }
 
     /// Of the entries in a few blocks, evenly spread: how many are to be retained, and how many

@@ -478,3 +478,27 @@ proptest! {
         prop_assert_eq!(rows(&conn, "receipt_run"), i64::try_from(runs.run_count()).unwrap());
     }
 }
+
+/// Keys that are in several runs, in segments and blocks of their own, page by page.
+#[test]
+fn all_entries_come_by_pages_in_the_order_of_keys_and_the_newest_of_each() {
+    let (conn, mut runs) = store();
+    let mut expected = BTreeMap::new();
+    for (numbers, value) in [(0..40_000, b"older"), (100..300, b"newer"), (39_900..40_100, b"third")] {
+        let batch: Vec<Entry> = numbers.map(|number| entry(number, value, FOREVER)).collect();
+        expected.extend(batch.iter().map(|entry| (entry.key, entry.value.clone())));
+        runs.spill(&conn, batch).unwrap();
+    }
+    for page in [1_000, 40_100, 50_000] {
+        let (mut found, mut after) = (Vec::new(), [0; 33]);
+        loop {
+            let entries = runs.after(&conn, &after, page).unwrap();
+            let Some(last) = entries.last() else { break };
+            assert!(entries.len() <= page);
+            after = last.key;
+            found.extend(entries.into_iter().map(|entry| (entry.key, entry.value)));
+        }
+        assert!(found.is_sorted_by_key(|(key, _)| *key), "pages of {page}");
+        assert!(found.into_iter().eq(expected.clone()), "pages of {page}");
+    }
+}

@@ -1,0 +1,409 @@
+//! Copying a store to any other, and verifying it: with everything in it, stopped in the middle,
+//! changed meanwhile, damaged.
+
+use std::collections::BTreeSet;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use roundtrip::clock::{Clock, ManualClock};
+use roundtrip::inbox::StateKind;
+use roundtrip::store::archive::{Copied, CopyError, Kind, Place, Verdict, copy, verify};
+use roundtrip::store::{ReadExt, SqliteReader, SqliteStore, StoreError};
+use roundtrip::testkit::bench::{Bench, Harness, InMemory, START};
+use roundtrip::testkit::picture::Picture;
+use rusqlite::Connection;
+use tempfile::TempDir;
+
+use crate::random::{Life, OPTIONS, sights};
+use crate::sqlite::OnDisk;
+
+/// How many different lives are copied.
+const LIVES: u64 = 12;
+/// How many batches each of them lasts.
+const BATCHES: usize = 120;
+
+/// A file in a folder of its own.
+struct Folder(TempDir);
+
+impl Folder {
+    fn new() -> Folder {
+        Folder(tempfile::tempdir().unwrap())
+    }
+
+    fn file(&self) -> PathBuf {
+        self.0.path().join("store.db")
+    }
+
+    fn place(&self) -> Place {
+        at(&self.file())
+    }
+
+    fn open(&self) -> Result<SqliteStore, StoreError> {
+        SqliteStore::open(self.file(), Arc::new(ManualClock::at(START)), OPTIONS)
+    }
+
+    fn edit(&self, sql: &str) -> usize {
+        Connection::open(self.file()).unwrap().execute(sql, []).unwrap()
+    }
+}
+
+fn at(path: &Path) -> Place {
+    Place::Url(format!("sqlite:{}", path.display()))
+}
+
+async fn copied(from: impl Into<Place>, to: impl Into<Place>) -> Copied {
+    copy(from, to, |_| ControlFlow::Continue(())).await.unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// Copies so many pages, and breaks off.
+async fn copy_pages(from: impl Into<Place>, to: impl Into<Place>, pages: u64) -> Result<Copied, CopyError> {
+    let seen = AtomicU64::new(0);
+    let stop = move |_| match seen.fetch_add(1, Ordering::Relaxed) + 1 >= pages {
+        true => ControlFlow::Break(()),
+        false => ControlFlow::Continue(()),
+    };
+    copy(from, to, stop).await
+}
+
+async fn sound(place: impl Into<Place>) -> Verdict {
+    let verdict = verify(place).await.unwrap();
+    assert!(verdict.is_sound(), "{verdict}");
+    verdict
+}
+
+async fn lived<H: Harness>(harness: H, seed: u64) -> (Bench, Life) {
+    let bench = Bench::open_with(harness, OPTIONS).await;
+    let mut life = Life::begin(&bench, seed).await;
+    life.go_on(&[&bench], BATCHES).await;
+    (bench, life)
+}
+
+/// A file with a life in it.
+async fn lived_file(seed: u64) -> Folder {
+    let (mut bench, _) = lived(InMemory::default(), seed).await;
+    let folder = Folder::new();
+    copied(bench.close(), folder.place()).await;
+    folder
+}
+
+async fn picture(bench: &Bench) -> Picture {
+    bench.commit().await;
+    Picture::of(&**bench.store(), &sights()).await
+}
+
+/// Copies a store into a new one of another kind, and opens that at the same time.
+async fn moved(from: &mut Bench, to: impl Harness) -> Bench {
+    let mut bench = Bench::open_with(to, OPTIONS).await;
+    copied(from.close(), bench.close()).await;
+    bench.clock.set(from.clock.now());
+    bench.restart().await;
+    bench
+}
+
+/// What the lives of a test had in them.
+#[derive(Default)]
+struct Covered {
+    kinds: BTreeSet<Kind>,
+    states: BTreeSet<StateKind>,
+}
+
+impl Covered {
+    async fn add(&mut self, bench: &Bench, verdict: &Verdict) {
+        self.kinds.extend(verdict.records.iter().filter(|(_, count)| *count > 0).map(|(kind, _)| *kind));
+        let counts = bench.store().counts().await.unwrap();
+        self.states.extend(counts.iter().filter(|count| count.requests > 0).map(|count| count.state));
+    }
+
+    fn assert_all(&self) {
+        assert_eq!(self.kinds, Kind::ALL.into());
+        assert_eq!(self.states, StateKind::LIVE.into());
+    }
+}
+
+#[tokio::test]
+async fn a_copy_shows_the_same_and_goes_on_alike() {
+    let mut covered = Covered::default();
+    for seed in 0..LIVES {
+        let (mut one, mut life) = lived(InMemory::default(), seed).await;
+        let mut two = moved(&mut one, OnDisk::default()).await;
+        #[cfg(feature = "postgres")]
+        let mut three = moved(&mut two, crate::postgres::OnServer::default()).await;
+        #[cfg(not(feature = "postgres"))]
+        let mut three = moved(&mut two, OnDisk::default()).await;
+        let mut four = moved(&mut three, InMemory::default()).await;
+        for bench in [&mut one, &mut two, &mut three] {
+            bench.restart().await;
+        }
+        let verdict = sound(one.close()).await;
+        one.restart().await;
+        covered.add(&one, &verdict).await;
+        // So much later, every start takes the same epoch, and so issues the same tokens.
+        let later = one.clock.now().plus(10);
+        let expected = picture(&one).await;
+        expected.assert_same(&picture(&three).await, "a copy in between");
+        three.verify().await;
+        for bench in [&mut one, &mut two, &mut four] {
+            expected.assert_same(&picture(bench).await, "a copy");
+            bench.clock.set(later);
+            bench.restart().await;
+        }
+        life.go_on(&[&one, &two, &four], BATCHES / 2).await;
+        let expected = picture(&one).await;
+        for bench in [&mut one, &mut two, &mut four] {
+            expected.assert_same(&picture(bench).await, "a copy that went on");
+            bench.verify().await;
+        }
+    }
+    covered.assert_all();
+}
+
+#[tokio::test]
+async fn a_copy_that_is_stopped_anywhere_goes_on_where_it_was() {
+    let source = lived_file(1).await;
+    let whole = Folder::new();
+    let all = copied(source.place(), whole.place()).await;
+    assert!(!all.resumed);
+    let mut stops = 0;
+    for pages in 1.. {
+        let folder = Folder::new();
+        match copy_pages(source.place(), folder.place(), pages).await {
+            Err(error) => assert_eq!(error, CopyError::Stopped),
+            Ok(_) => break,
+        }
+        stops += 1;
+        let shut = StoreError::HalfCopied { path: folder.file().canonicalize().unwrap().display().to_string() };
+        assert_eq!(folder.open().err(), Some(shut.clone()));
+        assert!(shut.to_string().contains("run the copy again"));
+        let clock: Arc<dyn Clock> = Arc::new(ManualClock::at(START));
+        assert!(matches!(SqliteReader::open(folder.file(), clock, OPTIONS), Err(StoreError::HalfCopied { .. })));
+        assert_eq!(verify(folder.place()).await, Err(shut));
+        let rest = copied(source.place(), folder.place()).await;
+        assert_eq!(rest, Copied { resumed: true, ..all.clone() });
+        assert_eq!(sound(folder.place()).await.records, all.records);
+        folder.open().unwrap();
+    }
+    assert!(stops >= Kind::ALL.len(), "a copy of {stops} pages");
+}
+
+#[tokio::test]
+async fn a_source_that_was_worked_on_is_copied_anew() {
+    let (source, folder) = (lived_file(2).await, Folder::new());
+    assert_eq!(copy_pages(source.place(), folder.place(), 5).await, Err(CopyError::Stopped));
+    drop(source.open().unwrap());
+    let again = copied(source.place(), folder.place()).await;
+    assert!(!again.resumed);
+    assert_eq!(sound(folder.place()).await.records, again.records);
+    folder.open().unwrap();
+}
+
+#[tokio::test]
+async fn a_store_that_holds_something_is_not_copied_to() {
+    let (source, other) = (lived_file(3).await, lived_file(4).await);
+    let before = sound(other.place()).await;
+    let refusal = copy_pages(source.place(), other.place(), 100).await.unwrap_err();
+    assert!(matches!(refusal, CopyError::NotEmpty { .. }), "{refusal}");
+    assert_eq!(sound(other.place()).await, before);
+}
+
+#[tokio::test]
+async fn nobody_works_on_what_is_copied_or_verified() {
+    let (source, folder) = (lived_file(5).await, Folder::new());
+    let owner = source.open().unwrap();
+    let refusal = copy_pages(source.place(), folder.place(), 1).await.unwrap_err();
+    assert!(matches!(refusal, CopyError::Source(StoreError::Owned { .. })), "{refusal}");
+    assert!(matches!(verify(source.place()).await, Err(StoreError::Owned { .. })));
+    drop(owner);
+    sound(source.place()).await;
+    let missing = verify(folder.place()).await.unwrap_err();
+    assert!(missing.to_string().ends_with("there is no such file"), "{missing}");
+}
+
+#[tokio::test]
+async fn what_arrived_otherwise_is_named() {
+    let source = lived_file(6).await;
+    for (sql, words) in [
+        ("UPDATE request SET body = X'00' WHERE seq = (SELECT min(seq) FROM request)", "which is changed"),
+        ("DELETE FROM request WHERE seq = (SELECT max(seq) FROM request)", "which is missing"),
+    ] {
+        let folder = Folder::new();
+        // All is written, and only the comparison is left.
+        let pages = Kind::ALL.len() as u64;
+        assert_eq!(copy_pages(source.place(), folder.place(), pages).await, Err(CopyError::Stopped));
+        assert_eq!(folder.edit(sql), 1, "{sql}");
+        let told = copy_pages(source.place(), folder.place(), 100).await.unwrap_err();
+        let CopyError::Differs { differences } = &told else { panic!("{told}") };
+        assert!(differences.iter().any(|told| told.starts_with("request") && told.ends_with(words)), "{differences:?}");
+        assert!(matches!(folder.open(), Err(StoreError::HalfCopied { .. })));
+    }
+}
+
+#[tokio::test]
+async fn damage_to_a_file_is_named() {
+    let garbage = "X'FFFFFFFFFFFFFFFFFFFFFFFFFF'";
+    let cases = [
+        ("UPDATE fixture SET row = {} WHERE kind = 0", "table fixture cannot be read"),
+        ("UPDATE fixture SET name = 'other' WHERE name = 'lane-1' AND kind = 2", "table fixture is of another name"),
+        ("UPDATE request SET head = {}", "table request cannot be read"),
+        ("UPDATE request SET route = 77", "is on route number 77, which does not exist"),
+        ("UPDATE mark SET row = {}", "table request cannot be read"),
+        ("UPDATE mark SET seq = seq + 100000", "table mark belongs to no live request"),
+        ("UPDATE answer SET head = {}", "table request cannot be read"),
+        ("UPDATE answer SET seq = seq + 100000", "table answer belongs to no live request"),
+        ("UPDATE parcel SET row = {}", "table parcel cannot be read"),
+        ("UPDATE parcel SET nonce = nonce + 1000", "is on a slot that was never given out"),
+        ("DELETE FROM parcel", "and no parcel carries it"),
+        ("UPDATE groups SET row = {}", "table groups cannot be read"),
+        ("UPDATE item SET groups = 77", "is of group number 77, which does not exist"),
+        (
+            "UPDATE journal SET entries = {} WHERE position = (SELECT min(position) FROM journal)",
+            "table journal cannot be read",
+        ),
+        ("INSERT INTO journal SELECT position + 1000, entries FROM journal ORDER BY position LIMIT 1", "should be"),
+        ("UPDATE receipt_block SET data = {}", "receipts cannot be read"),
+        ("DELETE FROM receipt_block", "receipts cannot be read"),
+        ("UPDATE meta SET value = 1 WHERE key = 'epoch'", "of a start that has not been"),
+    ];
+    let whole = lived_file(7).await;
+    for (sql, words) in cases {
+        let folder = Folder::new();
+        std::fs::copy(whole.file(), folder.file()).unwrap();
+        assert!(folder.edit(&sql.replace("{}", garbage)) > 0, "{sql}: nothing is there to be damaged");
+        let verdict = verify(folder.place()).await.unwrap();
+        let told: Vec<String> = verdict.faults.iter().map(ToString::to_string).collect();
+        assert!(told.iter().any(|told| told.contains(words)), "{sql}: {told:#?}");
+    }
+}
+
+#[cfg(feature = "postgres")]
+mod on_postgres {
+    use roundtrip::store::PostgresStore;
+    use tokio_postgres::NoTls;
+
+    use super::*;
+    use crate::postgres::OnServer;
+
+    /// A schema of its own.
+    fn schema() -> String {
+        match OnServer::default().place() {
+            Some(Place::Url(url)) => url,
+            _ => panic!("a store on a server has a URL"),
+        }
+    }
+
+    async fn start(url: &str) -> Result<(), StoreError> {
+        PostgresStore::new(url, OPTIONS).unwrap().start().await
+    }
+
+    /// Changes rows behind the store's back; answers how many.
+    async fn edit(url: &str, sql: &str) -> u64 {
+        let (server, schema) = url.split_once("?schema=").unwrap();
+        let (client, connection) = tokio_postgres::connect(server, NoTls).await.unwrap();
+        tokio::spawn(connection);
+        client.batch_execute(&format!("SET search_path TO {schema}")).await.unwrap();
+        client.execute(sql, &[]).await.unwrap()
+    }
+
+    /// A schema with a life in it.
+    async fn lived_schema(seed: u64) -> String {
+        let url = schema();
+        copied(lived_file(seed).await.place(), &*url).await;
+        url
+    }
+
+    #[tokio::test]
+    async fn a_copy_that_is_stopped_anywhere_goes_on_where_it_was() {
+        let source = lived_file(8).await;
+        let all = sound(source.place()).await.records;
+        for pages in 1.. {
+            let (url, back) = (schema(), Folder::new());
+            match copy_pages(source.place(), &*url, pages).await {
+                Err(error) => assert_eq!(error, CopyError::Stopped),
+                Ok(_) => break,
+            }
+            assert!(matches!(start(&url).await, Err(StoreError::HalfCopied { .. })));
+            assert!(matches!(verify(&*url).await, Err(StoreError::HalfCopied { .. })));
+            let rest = copied(source.place(), &*url).await;
+            assert_eq!((rest.resumed, &rest.records), (true, &all));
+            assert_eq!(sound(&*url).await.records, all);
+            assert_eq!(copy_pages(&*url, back.place(), pages).await, Err(CopyError::Stopped));
+            let rest = copied(&*url, back.place()).await;
+            assert_eq!((rest.resumed, &rest.records), (true, &all));
+            start(&url).await.unwrap();
+        }
+    }
+
+    #[tokio::test]
+    async fn what_was_half_copied_from_elsewhere_is_copied_anew() {
+        let (one, two, url) = (lived_file(9).await, lived_file(10).await, schema());
+        assert_eq!(copy_pages(one.place(), &*url, 7).await, Err(CopyError::Stopped));
+        let again = copied(two.place(), &*url).await;
+        assert!(!again.resumed);
+        assert_eq!(sound(&*url).await.records, again.records);
+        let refusal = copy_pages(one.place(), &*url, 1).await.unwrap_err();
+        assert!(matches!(refusal, CopyError::NotEmpty { .. }), "{refusal}");
+    }
+
+    #[tokio::test]
+    async fn a_source_that_is_in_use_is_told_in_the_end() {
+        let (url, folder) = (lived_schema(11).await, Folder::new());
+        let used = url.clone();
+        let use_it = move |_| {
+            // Another process, as far as the server can tell.
+            let url = used.clone();
+            let process = std::thread::spawn(move || {
+                let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+                runtime.block_on(start(&url)).unwrap();
+            });
+            process.join().unwrap();
+            ControlFlow::Continue(())
+        };
+        let refusal = copy(&*url, folder.place(), use_it).await.unwrap_err();
+        assert!(matches!(refusal, CopyError::Moved { .. }), "{refusal}");
+        assert!(matches!(folder.open(), Err(StoreError::HalfCopied { .. })));
+        assert!(!copied(&*url, folder.place()).await.resumed);
+    }
+
+    /// A copy of the first of these in which there is something to be changed so.
+    async fn changed(sources: &[Folder], sql: &str) -> String {
+        for source in sources {
+            let url = schema();
+            copied(source.place(), &*url).await;
+            if edit(&url, sql).await > 0 {
+                return url;
+            }
+        }
+        panic!("{sql}: nothing is there to be changed");
+    }
+
+    #[tokio::test]
+    async fn rows_that_say_something_else_than_their_records_are_named() {
+        let mut sources = Vec::new();
+        for seed in 0..LIVES {
+            sources.push(lived_file(seed).await);
+        }
+        for (sql, words) in [
+            ("UPDATE live SET turn = NULL WHERE turn IS NOT NULL", "is listed as"),
+            ("UPDATE live SET deadline = 7 WHERE deadline IS NOT NULL", "is listed as"),
+            ("UPDATE held SET claim = claim + 1", "has a column claim"),
+            ("UPDATE held SET lease_until = lease_until + 1", "has a column lease_until"),
+            ("UPDATE held SET seq = seq + 100000", "table held belongs to no live request"),
+            ("UPDATE queued SET seq = seq + 100000", "table queued belongs to no live request"),
+            ("DELETE FROM queued", "may be handed out, and has no row in table queued"),
+            ("UPDATE live SET behind = true WHERE state = 0 AND NOT behind", "has a column behind"),
+            ("UPDATE live SET record = '\\xff'", "is damaged: a row of live cannot be read"),
+            ("DELETE FROM shown", "which has no row in table shown"),
+            ("UPDATE shown SET seq = seq + 1000", "which does not show it"),
+            ("UPDATE counted SET requests = requests + 1 WHERE requests > 0", "the counts of live requests"),
+            ("UPDATE response SET seq = seq + 100000", "table response belongs to no live request"),
+            ("DELETE FROM parcel", "where no parcel carries it"),
+            ("UPDATE numbers SET epoch = 1", "of a start that has not been"),
+        ] {
+            let url = changed(&sources, sql).await;
+            let verdict = verify(&*url).await.unwrap();
+            let told: Vec<String> = verdict.faults.iter().map(ToString::to_string).collect();
+            assert!(told.iter().any(|told| told.contains(words)), "{sql}: {told:#?}");
+        }
+    }
+}
