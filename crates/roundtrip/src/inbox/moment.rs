@@ -66,12 +66,12 @@ impl When {
 
     /// The eight bytes, as a server keeps them: times are positive, heights negative, and
     /// both in order.
-    #[cfg(feature = "postgres")]
+    #[cfg(any(feature = "postgres", feature = "redis"))]
     pub(crate) fn to_bits(self) -> i64 {
         self.0.cast_signed()
     }
 
-    #[cfg(feature = "postgres")]
+    #[cfg(any(feature = "postgres", feature = "redis"))]
     pub(crate) fn from_bits(bits: i64) -> When {
         When(bits.cast_unsigned())
     }

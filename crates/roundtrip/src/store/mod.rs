@@ -14,7 +14,7 @@ pub mod archive;
 mod batched;
 pub(crate) mod disk;
 pub mod journal;
-#[cfg(feature = "postgres")]
+#[cfg(any(feature = "postgres", feature = "redis"))]
 mod loan;
 mod machine;
 mod memory;
@@ -23,6 +23,8 @@ pub mod policy;
 #[cfg(feature = "postgres")]
 mod postgres;
 pub mod query;
+#[cfg(feature = "redis")]
+mod redis;
 #[cfg(feature = "sqlite")]
 mod sqlite;
 
@@ -38,6 +40,8 @@ pub use batched::{BatchLimits, Batched};
 pub use memory::MemoryStore;
 #[cfg(feature = "postgres")]
 pub use postgres::PostgresStore;
+#[cfg(feature = "redis")]
+pub use redis::RedisStore;
 #[cfg(feature = "sqlite")]
 pub use sqlite::{Glimpse, SqliteReader, SqliteStore};
 
@@ -240,7 +244,7 @@ impl Hints {
     }
 }
 
-#[cfg(feature = "postgres")]
+#[cfg(any(feature = "postgres", feature = "redis"))]
 impl Hints {
     /// Hints about every topic that is followed: something may have changed, and nobody
     /// knows what.
@@ -350,7 +354,7 @@ pub enum StoreError {
     },
     /// The URL names no store.
     #[error(
-        "{url:?} names no store: use memory:, sqlite:PATH, such as sqlite:roundtrip.db, or postgres://HOST/DATABASE"
+        "{url:?} names no store: use memory:, sqlite:PATH, such as sqlite:roundtrip.db, postgres://HOST/DATABASE or redis://HOST"
     )]
     BadUrl {
         /// The URL.
@@ -393,8 +397,8 @@ pub(crate) fn check_batch(batch: &[Op]) -> Result<usize, StoreError> {
 /// tokio runtime.
 ///
 /// `memory:` keeps everything in memory; `sqlite:PATH` keeps it in a file;
-/// `postgres://HOST/DATABASE` keeps it on a server that many processes share, which the
-/// first call connects to.
+/// `postgres://HOST/DATABASE`, `redis://HOST` and `redis-cluster://HOST:PORT,…` keep it on
+/// servers that many processes share, which the first call connects to.
 pub fn open(url: &str, options: Options) -> Result<Arc<dyn Store>, StoreError> {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
     match url.split_once(':') {
@@ -406,6 +410,10 @@ pub fn open(url: &str, options: Options) -> Result<Arc<dyn Store>, StoreError> {
         }
         #[cfg(feature = "postgres")]
         Some(("postgres" | "postgresql", _)) => Ok(Arc::new(Batched::new(PostgresStore::new(url, options)?))),
+        #[cfg(feature = "redis")]
+        Some((scheme, _)) if RedisStore::SCHEMES.contains(&scheme) => {
+            Ok(Arc::new(Batched::new(RedisStore::new(url, options)?)))
+        }
         _ => Err(StoreError::BadUrl { url: url.to_owned() }),
     }
 }

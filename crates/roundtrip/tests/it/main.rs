@@ -17,6 +17,8 @@ mod memory;
 #[cfg(feature = "postgres")]
 mod postgres;
 mod random;
+#[cfg(feature = "redis")]
+mod redis;
 mod sender;
 mod simulation;
 #[cfg(feature = "sqlite")]

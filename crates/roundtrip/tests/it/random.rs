@@ -29,7 +29,7 @@ use roundtrip::words::{
 pub(crate) const OPTIONS: Options = Options { journal_entries: 64, spill_receipts: 4, lease_write_ms: 3_600_000 };
 const CASES: u32 = 200;
 /// Fewer, on a store whose every commit is synced.
-#[cfg(feature = "postgres")]
+#[cfg(any(feature = "postgres", feature = "redis"))]
 const SERVER_CASES: u32 = 30;
 const IDS: u64 = 10;
 /// Requests whose ids are hashes, with occurrences of their own.
@@ -59,6 +59,13 @@ fn postgres_is_memory_on_a_server() {
     compare_under(Weather::Steady, SERVER_CASES, InMemory::default, crate::postgres::OnServer::default);
 }
 
+/// The same holds of this one.
+#[cfg(feature = "redis")]
+#[test]
+fn redis_is_memory_on_a_server() {
+    compare_under(Weather::Steady, SERVER_CASES, InMemory::default, crate::redis::OnServer::default);
+}
+
 /// Compares two kinds of store. `PROPTEST_CASES` asks for more, and for random seeds.
 fn compare<A: Harness, B: Harness>(one: impl Fn() -> A, two: impl Fn() -> B) {
     compare_under(Weather::Rough, CASES, one, two);
@@ -70,7 +77,7 @@ enum Weather {
     /// Restarts, and clocks that step back.
     Rough,
     /// Neither; and how much one prune forgets is not compared.
-    #[cfg_attr(not(feature = "postgres"), allow(dead_code, reason = "for stores on servers"))]
+    #[cfg_attr(not(any(feature = "postgres", feature = "redis")), allow(dead_code, reason = "for stores on servers"))]
     Steady,
 }
 

@@ -18,6 +18,7 @@ use crate::sender::Parcel;
 use crate::store::disk::{ColdReceipt, GroupRow, ItemRow};
 use crate::store::machine::{Listed, Loan, PROMOTE_MAX, Pace, random_place};
 use crate::store::op::Op;
+use crate::store::policy::QueueOrder;
 use crate::words::{GroupKey, Nonce, OrderKey, REPLY_BYTES_MAX, RequestId, RouteName, Seq};
 
 /// How many more are fetched for leases in random order that share a batch: each starts at
@@ -315,9 +316,11 @@ fn named(needs: &Needs) -> Vec<Want> {
 
 fn leases(needs: &Needs, sight: &Sight<'_>) -> Vec<Want> {
     let turns = |(&route, &Wanted { requests, leases }): (&RouteNo, &Wanted)| {
-        let (from, more) = match sight.is_random(route) {
-            true => (random_place(sight.epoch, sight.tokens), RANDOM_MORE * (leases - 1)),
-            false => (0, 0),
+        let (from, more) = match sight.order(route) {
+            Some(QueueOrder::Random) => (random_place(sight.epoch, sight.tokens), RANDOM_MORE * (leases - 1)),
+            // Those that come first are past theirs.
+            Some(QueueOrder::Deadline) => (sight.numbers.now.0.saturating_add(1), 0),
+            _ => (0, 0),
         };
         let bytes = REPLY_BYTES_MAX.saturating_mul(leases);
         Want::Turns { route, requests: requests + more, reached: needs.reached.clone(), bytes, from }

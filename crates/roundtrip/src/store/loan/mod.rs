@@ -31,7 +31,11 @@ pub(in crate::store) use changes::{Changes, NewNumbers, Put, request_of};
 pub(in crate::store) use fetch::{First, Loaded};
 pub(in crate::store) use read::read;
 pub(in crate::store) use record::{Damaged, decode, encode};
+#[cfg(feature = "redis")]
+pub(in crate::store) use tick::stop_lanes;
 pub(in crate::store) use tick::{Ticked, shorten_leases, tick, tick_after};
+#[cfg(feature = "redis")]
+pub(in crate::store) use want::Reached;
 pub(in crate::store) use want::{CountedRow, Found, Lender, LiveRow, Want};
 
 use super::disk::{Fixture, HighWater};
@@ -89,7 +93,7 @@ impl Sight<'_> {
         keyed.collect()
     }
 
-    fn is_random(&self, route: RouteNo) -> bool {
-        self.routes().any(|(no, _, policy)| no == route && policy.order == QueueOrder::Random)
+    fn order(&self, route: RouteNo) -> Option<QueueOrder> {
+        self.routes().find(|(no, _, _)| *no == route).map(|(_, _, policy)| policy.order)
     }
 }

@@ -35,6 +35,12 @@ impl Ticked {
         self.machine.tokens()
     }
 
+    /// What those wait for who are to be told, once all is written.
+    #[cfg(feature = "redis")]
+    pub(in crate::store) fn touched(&self) -> &BTreeSet<Topic> {
+        self.machine.touched()
+    }
+
     /// What to tell those who wait, and the fixtures that changed, once all is written.
     pub(in crate::store) fn finish(mut self) -> (Vec<Outcome>, BTreeSet<Topic>, FixtureRows) {
         (self.outcomes, self.machine.take_touched(), self.tray.fixtures)
@@ -92,4 +98,16 @@ pub(in crate::store) async fn shorten_leases<L: Lender>(
     machine.shorten_leases();
     let tray = std::mem::take(&mut fetched.tray);
     Ok(Ticked { outcomes: Vec::new(), machine, fetched, tray, before })
+}
+
+/// The tick of a process that finds acknowledged writes lost: nothing more is sent until a
+/// person or a reconciliation has matched what was sent.
+#[cfg(feature = "redis")]
+pub(in crate::store) fn stop_lanes(options: Options, sight: &Sight<'_>) -> Ticked {
+    let (before, fetched, mut tray) = (sight.numbers, Fetched::default(), Tray::default());
+    let mut machine = Machine::borrow(options, fetched.loan(sight));
+    machine.set_now(before.now);
+    machine.stop_lanes();
+    machine.flush(&mut tray);
+    Ticked { outcomes: Vec::new(), machine, fetched, tray, before }
 }

@@ -156,6 +156,12 @@ impl Machine {
         rated.map(|(route, no)| (RouteNo(no), &route.pace))
     }
 
+    /// The hints that the commit will give.
+    #[cfg(feature = "redis")]
+    pub(crate) fn touched(&self) -> &std::collections::BTreeSet<crate::store::Topic> {
+        &self.touched
+    }
+
     /// How many tokens were issued in this epoch.
     pub(crate) fn tokens(&self) -> u64 {
         self.tokens

@@ -19,7 +19,7 @@ mod explore;
 mod gather;
 mod line;
 mod load;
-#[cfg(feature = "postgres")]
+#[cfg(any(feature = "postgres", feature = "redis"))]
 mod loan;
 mod pace;
 mod publish;
@@ -34,18 +34,18 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use line::{Lines, Ranked};
 pub(crate) use load::next_epoch;
-#[cfg(feature = "postgres")]
+#[cfg(any(feature = "postgres", feature = "redis"))]
 pub(crate) use loan::{Listed, Loan};
-#[cfg(feature = "postgres")]
+#[cfg(any(feature = "postgres", feature = "redis"))]
 pub(crate) use pace::Pace;
-#[cfg(not(feature = "postgres"))]
+#[cfg(not(any(feature = "postgres", feature = "redis")))]
 use pace::Pace;
-#[cfg(feature = "postgres")]
+#[cfg(any(feature = "postgres", feature = "redis"))]
 pub(crate) use read::{LOOK_MAX, TIMELINE_MAX};
 use receipts::HotReceipts;
 pub(crate) use receipts::cold_keys;
 use slots::Slots;
-#[cfg(feature = "postgres")]
+#[cfg(any(feature = "postgres", feature = "redis"))]
 pub(crate) use work::random_place;
 
 use crate::groups::GroupState;
@@ -689,7 +689,7 @@ impl Machine {
 
     /// Somebody outside remembers what this store does not: until a person or a
     /// reconciliation has matched what was sent, nothing more is sent.
-    fn stop_lanes(&mut self) -> Outcome {
+    pub(crate) fn stop_lanes(&mut self) -> Outcome {
         self.note_on(Subject::Store, Event::RolledBack);
         for at in 0..self.lanes.len() {
             self.set_lane_status(at, LaneStatus::Stopped);

@@ -1,0 +1,223 @@
+//! What is asked of the server for one tick or one read, all of it at one version.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use redis::Value;
+use tokio::time::Instant;
+
+use super::ask::{Arguments, bytes, found, list, number};
+use super::keys::Script;
+use super::link::{Link, LinkError};
+use super::put::Brought;
+use crate::store::disk::{Fixture, HighWater};
+use crate::store::loan::{Damaged, FixtureRows, Found, Lender, Numbers, Want, decode};
+
+/// How long a process waits for its turn before it tells its caller to try again.
+const TURN_MAX: Duration = Duration::from_secs(10);
+/// How long each of those before it is given. A turn is asked for again at most this much
+/// times [`PLACES_MAX`] later, which must be sooner than the server forgets who waits.
+const PLACE: Duration = Duration::from_millis(1);
+const PLACES_MAX: u32 = 8;
+
+/// Whoever asks.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Mode {
+    /// A tick, or a read that must not be disturbed: only one at a time.
+    Turn,
+    /// A read.
+    Look,
+}
+
+/// What a process knows to be written, and by which tag it would know it again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Certain {
+    pub(super) version: u64,
+    pub(super) tag: u64,
+}
+
+/// Where the store stood when it was last heard of.
+#[derive(Clone, Debug)]
+pub(super) struct Known {
+    pub(super) version: u64,
+    /// Which store it is, whatever its name; empty before its first commit.
+    pub(super) run: String,
+    pub(super) format: u64,
+    /// All but the time.
+    pub(super) numbers: Numbers,
+    pub(super) fixtures: FixtureRows,
+    pub(super) heard: Heard,
+}
+
+/// The server's time at a moment.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Heard {
+    ms: u64,
+    at: Instant,
+}
+
+impl Heard {
+    pub(super) fn now(ms: u64) -> Heard {
+        Heard { ms, at: Instant::now() }
+    }
+
+    /// The server's time now.
+    pub(super) fn ms(&self) -> u64 {
+        self.ms.saturating_add(u64::try_from(self.at.elapsed().as_millis()).unwrap_or(u64::MAX))
+    }
+
+    pub(super) fn is_older_than(&self, age: Duration) -> bool {
+        self.at.elapsed() > age
+    }
+}
+
+/// Calls of `fetch.lua` that belong together.
+pub(super) struct Flight<'a> {
+    pub(super) link: &'a Link,
+    pub(super) script: &'a Script,
+    /// By which the server knows who waits and whose turn it is.
+    pub(super) process: &'a str,
+    pub(super) mode: Mode,
+    pub(super) certain: Option<Certain>,
+    /// The version that all of it is to be of.
+    pub(super) version: u64,
+    pub(super) brought: Brought,
+    pub(super) heard: Option<Heard>,
+}
+
+/// What a call brought.
+enum Answer {
+    Wait(u32),
+    Moved(Vec<Value>),
+    Here(std::vec::IntoIter<Value>),
+}
+
+impl Flight<'_> {
+    /// Where the store stands now, given where it stood.
+    pub(super) async fn look(&mut self, before: Option<Known>) -> Result<Known, LinkError> {
+        let had = before.as_ref().map(|known| known.numbers.fixtures);
+        let Answer::Moved(answer) = self.ask(None, had, &[]).await? else {
+            return Err(Damaged::new("answers", "wants that nobody had").into());
+        };
+        let mut known = self.known(answer)?;
+        if let Some(before) = before {
+            let mut fixtures = before.fixtures;
+            fixtures.append(&mut known.fixtures);
+            known.fixtures = fixtures;
+        }
+        self.version = known.version;
+        Ok(known)
+    }
+
+    async fn ask(&mut self, expected: Option<u64>, fixtures: Option<u64>, wants: &[Want]) -> Result<Answer, LinkError> {
+        let mut arguments = Arguments::default();
+        arguments.push(self.process);
+        arguments.push(match self.mode {
+            Mode::Turn => "tick",
+            Mode::Look => "read",
+        });
+        push_or_none(&mut arguments, expected);
+        push_or_none(&mut arguments, self.certain.map(|certain| certain.version));
+        push_or_none(&mut arguments, self.certain.map(|certain| certain.tag));
+        match fixtures {
+            Some(version) => arguments.push_number(version),
+            None => arguments.push("-1"),
+        }
+        arguments.push_wants(wants);
+        let until = Instant::now() + TURN_MAX;
+        loop {
+            let answer = self.link.call(self.script, &arguments.bytes, &arguments.ends).await?;
+            match self.answer(answer)? {
+                Answer::Wait(_) if Instant::now() > until => return Err(LinkError::Crowded),
+                Answer::Wait(before) => tokio::time::sleep(PLACE * before.clamp(1, PLACES_MAX)).await,
+                other => return Ok(other),
+            }
+        }
+    }
+
+    fn answer(&mut self, answer: Value) -> Result<Answer, LinkError> {
+        let mut answer = list(answer)?;
+        let what = bytes(answer.next())?;
+        self.heard = Some(Heard::now(number(answer.next())?));
+        if what == b"wait" {
+            let before = number(answer.next())?;
+            return Ok(Answer::Wait(u32::try_from(before).unwrap_or(PLACES_MAX)));
+        }
+        if bytes(answer.next())? == b"lost" {
+            return Err(LinkError::RolledBack);
+        }
+        match &what[..] {
+            b"moved" => Ok(Answer::Moved(answer.collect())),
+            b"here" => {
+                // Neither numbers nor fixtures: they are known.
+                answer.nth(1);
+                Ok(Answer::Here(answer))
+            }
+            _ => Err(Damaged::new("answers", "an unknown one").into()),
+        }
+    }
+
+    fn known(&self, answer: Vec<Value>) -> Result<Known, LinkError> {
+        let mut answer = answer.into_iter();
+        let none = || Damaged::new("answers", "too short");
+        let mut numbers = list(answer.next().ok_or_else(none)?)?;
+        let mut fixtures = list(answer.next().ok_or_else(none)?)?;
+        let heard = self.heard.ok_or_else(none)?;
+        let version = number_or(numbers.next(), 0)?;
+        let run = String::from_utf8(bytes(numbers.next())?).map_err(|error| Damaged::new("numbers", error))?;
+        let newest_epoch = number_or(numbers.next(), 0)?;
+        let mut first = || number_or(numbers.next(), 1);
+        let high = HighWater { seq: first()?, entry: first()?, receipt: first()?, item: first()?, group: first()? };
+        let journal_floor = first()?;
+        let fixtures_version = number_or(numbers.next(), 0)?;
+        let format = number_or(numbers.next(), 0)?;
+        let mut rows = BTreeMap::new();
+        while let (Some(_name), record) = (fixtures.next(), fixtures.next()) {
+            let fixture: Fixture = decode("fixture", &bytes(record)?)?;
+            rows.insert(fixture.key(), fixture);
+        }
+        let numbers = Numbers { newest_epoch, high, journal_floor, fixtures: fixtures_version, ..Numbers::default() };
+        Ok(Known { version, run, format, numbers, fixtures: rows, heard })
+    }
+}
+
+fn push_or_none(arguments: &mut Arguments, number: Option<u64>) {
+    match number {
+        Some(number) => arguments.push_number(number),
+        None => arguments.push(""),
+    }
+}
+
+/// A number that is not there before the first commit.
+fn number_or(value: Option<Value>, first: u64) -> Result<u64, Damaged> {
+    match value {
+        Some(Value::BulkString(text)) if text.is_empty() => Ok(first),
+        other => number(other),
+    }
+}
+
+impl Lender for Flight<'_> {
+    type Error = LinkError;
+
+    async fn fly(&mut self, wants: &[Want]) -> Result<Vec<Found>, LinkError> {
+        // Fixtures are asked for when the version is another one, and then from the start.
+        let Answer::Here(mut answers) = self.ask(Some(self.version), Some(u64::MAX >> 12), wants).await? else {
+            return Err(LinkError::Moved);
+        };
+        let mut brought = Vec::with_capacity(wants.len());
+        for want in wants {
+            let answer = answers.next().ok_or_else(|| Damaged::new("answers", "one is missing"))?;
+            let found = found(want, answer, &mut self.brought.notes)?;
+            match &found {
+                Found::Groups(rows) => {
+                    let rows = rows.iter().map(|(no, row, timer)| (*no, (row.clone(), *timer)));
+                    self.brought.groups.extend(rows);
+                }
+                Found::Items(rows) => self.brought.items.extend(rows.iter().map(|(no, row)| (*no, row.group))),
+                _ => {}
+            }
+            brought.push(found);
+        }
+        Ok(brought)
+    }
+}

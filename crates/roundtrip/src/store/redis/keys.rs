@@ -1,0 +1,146 @@
+//! The keys of a store and the scripts that use them.
+//!
+//! All keys have one hash tag, the store's name: a store is in one slot, and on one node of
+//! a cluster. Every call declares all keys, in one order, which `lua/keys.lua` repeats.
+
+/// A key that commands write to, by its place among all. Before them come `numbers`, `turn`
+/// and `lineage`, which only scripts touch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) enum Key {
+    Fixture = 4,
+    Changed,
+    Live,
+    Body,
+    Response,
+    Id,
+    Behind,
+    Shown,
+    State,
+    Queue,
+    Line,
+    Due,
+    Deadline,
+    Lease,
+    Claim,
+    Dead,
+    Ended,
+    Seen,
+    EndedAt,
+    SeenAt,
+    SeenBelow,
+    Parcel,
+    Slot,
+    Group,
+    GroupKey,
+    GroupOf,
+    GroupTimer,
+    GroupForget,
+    Item,
+    ItemBody,
+    ItemOf,
+    Journal,
+    Counted,
+    Pace,
+}
+
+/// Names and kinds of all keys, in their order.
+const KEYS: [(&str, &str); 37] = [
+    ("numbers", "hash"),
+    ("turn", "hash"),
+    ("lineage", "hash"),
+    ("fixture", "hash"),
+    ("changed", "zset"),
+    ("live", "hash"),
+    ("body", "hash"),
+    ("response", "hash"),
+    ("id", "hash"),
+    ("behind", "zset"),
+    ("shown", "hash"),
+    ("state", "zset"),
+    ("queue", "zset"),
+    ("line", "zset"),
+    ("due", "zset"),
+    ("deadline", "zset"),
+    ("lease", "zset"),
+    ("claim", "zset"),
+    ("dead", "zset"),
+    ("ended", "hash"),
+    ("seen", "hash"),
+    ("ended_at", "zset"),
+    ("seen_at", "zset"),
+    ("seen_below", "zset"),
+    ("parcel", "hash"),
+    ("slot", "zset"),
+    ("group", "hash"),
+    ("group_key", "hash"),
+    ("group_of", "zset"),
+    ("group_timer", "zset"),
+    ("group_forget", "zset"),
+    ("item", "hash"),
+    ("item_body", "hash"),
+    ("item_of", "zset"),
+    ("journal", "stream"),
+    ("counted", "hash"),
+    ("pace", "hash"),
+];
+
+/// All keys of the store with this name, and of what kind each is.
+pub(super) fn keys_of(store: &str) -> Vec<(String, &'static str)> {
+    KEYS.iter().map(|(name, kind)| (format!("roundtrip:{{{store}}}:{name}"), *kind)).collect()
+}
+
+/// Where a store's hints are published.
+pub(super) fn channel_of(store: &str) -> String {
+    format!("roundtrip:{{{store}}}:hints")
+}
+
+/// A script and the name by which a server remembers it.
+pub(super) struct Script {
+    pub(super) source: String,
+    pub(super) hash: String,
+}
+
+impl Script {
+    fn new(parts: &[&str]) -> Script {
+        let source = parts.concat();
+        let hash = redis::Script::new(&source).get_hash().to_owned();
+        Script { source, hash }
+    }
+
+    /// Brings what a tick or a read wants.
+    pub(super) fn fetch() -> Script {
+        Script::new(&[include_str!("lua/keys.lua"), include_str!("lua/turn.lua"), include_str!("lua/fetch.lua")])
+    }
+
+    /// Tells of what kind each key is.
+    pub(super) fn kinds() -> Script {
+        Script::new(&[include_str!("lua/kinds.lua")])
+    }
+
+    /// Writes what a tick changed.
+    pub(super) fn commit() -> Script {
+        Script::new(&[include_str!("lua/keys.lua"), include_str!("lua/turn.lua"), include_str!("lua/commit.lua")])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+    use super::*;
+
+    /// The scripts call the keys what the program calls them.
+    #[test]
+    fn both_sides_have_the_keys_in_one_order() {
+        let declared = include_str!("lua/keys.lua");
+        let lines = declared.lines().filter(|line| line.starts_with("local ") && line.contains("KEYS["));
+        let names = lines.flat_map(|line| line[6..].split_once('=').unwrap().0.split(',')).map(str::trim);
+        let names: Vec<String> = names.map(str::to_lowercase).collect();
+        assert_eq!(names, KEYS.map(|(name, _)| name));
+        assert_eq!((Key::Fixture as usize, Key::Journal as usize, Key::Pace as usize), (4, 35, KEYS.len()));
+    }
+
+    #[test]
+    fn a_store_has_one_hash_tag() {
+        assert!(keys_of("orders").iter().all(|(key, _)| key.starts_with("roundtrip:{orders}:")));
+    }
+}

@@ -1,0 +1,268 @@
+//! One connection to the node that has the store's slot: calls of scripts, and what to do
+//! when the node says that it is not the one, or not now.
+//!
+//! ```text
+//!   call ──▶ EVALSHA ──▶ answer
+//!              │ NOSCRIPT                        ──▶ EVAL, which the node remembers
+//!              │ MOVED                           ──▶ the node that it names, from now on
+//!              │ ASK                             ──▶ the node that it names, this once
+//!              │ TRYAGAIN, LOADING, CLUSTERDOWN … ──▶ again, after a moment
+//!              │ READONLY                        ──▶ another connection
+//!              └ nothing, or a broken connection ──▶ outcome unknown
+//! ```
+//!
+//! A store has one slot, so following what a node says is all that a cluster asks for; no
+//! map of slots is kept. An error that a node gives by name means that the script wrote
+//! nothing, so it is safe to call again. A connection that breaks is not: whoever calls
+//! decides.
+
+use std::time::Duration;
+
+use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, Client, Cmd, RedisError, Value};
+use tokio::sync::Mutex;
+use tokio::time::Instant;
+
+use super::keys::Script;
+use super::place::Place;
+use crate::store::StoreError;
+use crate::store::loan::Damaged;
+
+/// How long the server may take to answer: longer than a sync of its log may stall.
+const ANSWER_MAX: Duration = Duration::from_secs(10);
+/// How long it may take to connect.
+const CONNECT_MAX: Duration = Duration::from_secs(2);
+/// How long a node is asked again that says it cannot answer now.
+const AGAIN_MAX: Duration = Duration::from_secs(10);
+/// How long it is left alone in between.
+const AGAIN: Duration = Duration::from_millis(10);
+
+/// Why a call brought nothing.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum LinkError {
+    #[error(transparent)]
+    Server(#[from] RedisError),
+    #[error(transparent)]
+    Damaged(#[from] Damaged),
+    /// Another process wrote between two calls that belong together.
+    #[error("another process wrote meanwhile")]
+    Moved,
+    /// What this process knows to be written is not there.
+    #[error("the server has lost writes that it had acknowledged")]
+    RolledBack,
+    /// Others ticked all the time.
+    #[error("others had the turn for too long")]
+    Crowded,
+}
+
+impl LinkError {
+    /// What the caller is told of a failure at this server.
+    pub(super) fn at(self, server: &str) -> StoreError {
+        let error = match self {
+            LinkError::Damaged(damaged) => return StoreError::Damaged(damaged.to_string()),
+            LinkError::Moved | LinkError::RolledBack | LinkError::Crowded => return StoreError::Unknown,
+            LinkError::Server(error) => error,
+        };
+        let path = server.to_owned();
+        match error.code().map(Says::of) {
+            Some(Says::Full) => StoreError::DiskFull { path },
+            Some(Says::Other) => StoreError::Io { path, reason: error.to_string() },
+            Some(_) | None => StoreError::Unknown,
+        }
+    }
+}
+
+/// What a node says instead of an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Says {
+    /// Another node has the slot.
+    Moved,
+    /// Another node has this much of the slot already.
+    Ask,
+    /// It does not know the script.
+    NoScript,
+    /// Not now.
+    Again,
+    /// It does not take writes, so it is the wrong one.
+    Wrong,
+    /// It has no room.
+    Full,
+    Other,
+}
+
+impl Says {
+    fn of(code: &str) -> Says {
+        match code {
+            "MOVED" => Says::Moved,
+            "ASK" => Says::Ask,
+            "NOSCRIPT" => Says::NoScript,
+            "TRYAGAIN" | "CLUSTERDOWN" | "LOADING" | "MASTERDOWN" | "BUSY" | "NOREPLICAS" => Says::Again,
+            "READONLY" | "UNBLOCKED" => Says::Wrong,
+            "OOM" | "MISCONF" => Says::Full,
+            _ => Says::Other,
+        }
+    }
+}
+
+/// The connection, made when it is first used and again when it broke.
+pub(super) struct Link {
+    place: Place,
+    keys: Vec<String>,
+    to: Mutex<To>,
+}
+
+/// Where the connection leads.
+#[derive(Default)]
+struct To {
+    connection: Option<MultiplexedConnection>,
+    /// The node that was named last; one of those in the URL, if none was.
+    node: Option<String>,
+    /// Which of those in the URL is tried next.
+    next: usize,
+}
+
+impl Link {
+    pub(super) fn new(place: Place, keys: Vec<String>) -> Link {
+        Link { place, keys, to: Mutex::default() }
+    }
+
+    /// Calls a script with these arguments.
+    pub(super) async fn call(&self, script: &Script, arguments: &[u8], ends: &[usize]) -> Result<Value, LinkError> {
+        let by_hash = self.command("EVALSHA", &script.hash, arguments, ends);
+        let until = Instant::now() + AGAIN_MAX;
+        loop {
+            let mut connection = self.connect().await?;
+            let error = match by_hash.query_async(&mut connection).await {
+                Ok(answer) => return Ok(answer),
+                Err(error) => error,
+            };
+            let says = error.code().map(Says::of);
+            match says {
+                Some(Says::NoScript) => {
+                    let whole = self.command("EVAL", &script.source, arguments, ends);
+                    match whole.query_async(&mut connection).await {
+                        Ok(answer) => return Ok(answer),
+                        Err(error) if is_passing(&error) => {}
+                        Err(error) => return Err(self.gave_up(error).await),
+                    }
+                }
+                Some(Says::Moved) => self.follow(&error).await,
+                Some(Says::Ask) => {
+                    let whole = self.command("EVAL", &script.source, arguments, ends);
+                    match self.ask(&error, whole).await {
+                        Ok(answer) => return Ok(answer),
+                        Err(error) if is_passing(&error) => {}
+                        Err(error) => return Err(error.into()),
+                    }
+                }
+                Some(Says::Wrong) => self.forget().await,
+                Some(Says::Again) => {}
+                Some(Says::Full | Says::Other) | None => return Err(self.gave_up(error).await),
+            }
+            if Instant::now() > until {
+                return Err(error.into());
+            }
+            if says != Some(Says::Moved) {
+                tokio::time::sleep(AGAIN).await;
+            }
+        }
+    }
+
+    /// Runs a plain command, on whatever node the connection leads to.
+    pub(super) async fn run(&self, command: &Cmd) -> Result<Value, RedisError> {
+        let mut connection = self.connect().await?;
+        command.query_async(&mut connection).await
+    }
+
+    fn command(&self, verb: &str, script: &str, arguments: &[u8], ends: &[usize]) -> Cmd {
+        let mut command = redis::cmd(verb);
+        command.arg(script).arg(self.keys.len()).arg(&self.keys);
+        let mut start = 0;
+        for &end in ends {
+            command.arg(&arguments[start..end]);
+            start = end;
+        }
+        command
+    }
+
+    async fn connect(&self) -> Result<MultiplexedConnection, RedisError> {
+        let mut to = self.to.lock().await;
+        if let Some(connection) = &to.connection {
+            return Ok(connection.clone());
+        }
+        let named = to.node.take();
+        let client = match &named {
+            Some(node) => self.place.client_of(node)?,
+            None => {
+                to.next += 1;
+                self.place.client(to.next - 1)?
+            }
+        };
+        let connection = connection_to(&client).await?;
+        to.connection = Some(connection.clone());
+        to.node = named;
+        Ok(connection)
+    }
+
+    /// Goes where a node says that the slot is.
+    async fn follow(&self, error: &RedisError) {
+        let mut to = self.to.lock().await;
+        to.connection = None;
+        to.node = error.redirect_node().map(|(node, _)| node.to_owned());
+    }
+
+    async fn forget(&self) {
+        let mut to = self.to.lock().await;
+        to.connection = None;
+        to.node = None;
+    }
+
+    /// Another connection next time, unless the server itself gave the error.
+    async fn gave_up(&self, error: RedisError) -> LinkError {
+        if error.code().is_none() {
+            self.forget().await;
+        }
+        error.into()
+    }
+
+    /// Calls on the node that has this much of the slot already.
+    async fn ask(&self, error: &RedisError, whole: Cmd) -> Result<Value, RedisError> {
+        let Some((node, _)) = error.redirect_node() else { return Err(error.clone()) };
+        let mut connection = connection_to(&self.place.client_of(node)?).await?;
+        let mut both = redis::pipe();
+        both.cmd("ASKING").ignore().add_command(whole);
+        let (answer,): (Value,) = both.query_async(&mut connection).await?;
+        Ok(answer)
+    }
+}
+
+/// Whether a node said it by name, and the call may be made again.
+fn is_passing(error: &RedisError) -> bool {
+    matches!(error.code().map(Says::of), Some(Says::Moved | Says::Ask | Says::Again | Says::Wrong))
+}
+
+async fn connection_to(client: &Client) -> Result<MultiplexedConnection, RedisError> {
+    let config = AsyncConnectionConfig::new()
+        .set_response_timeout(Some(ANSWER_MAX))
+        .set_connection_timeout(Some(CONNECT_MAX));
+    client.get_multiplexed_async_connection_with_config(&config).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_node_says_decides_what_becomes_of_a_call() {
+        let check = |code: &str, says| assert_eq!(Says::of(code), says, "{code}");
+        check("MOVED", Says::Moved);
+        check("ASK", Says::Ask);
+        check("NOSCRIPT", Says::NoScript);
+        for code in ["TRYAGAIN", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "NOREPLICAS"] {
+            check(code, Says::Again);
+        }
+        check("READONLY", Says::Wrong);
+        check("OOM", Says::Full);
+        check("WRONGTYPE", Says::Other);
+    }
+}

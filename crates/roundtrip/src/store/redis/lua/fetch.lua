@@ -1,0 +1,643 @@
+-- Brings what a tick or a read wants, as it is at one version.
+--
+-- ARGV: process, 'tick' or 'read', the version that is expected or '', the version and tag
+--       that the process knows of for certain or '', the fixtures' version that it has; then
+--       for each want its name, how many arguments it has, and those.
+-- Answer: what became of the call; the time; then
+--   'wait', time, how many are before this process
+--   'moved', time, lineage, numbers, fixtures    another version than expected
+--   'here', time, lineage, numbers, fixtures, what each want brings
+-- where lineage is 'lost' if what the process knows for certain is not there.
+--
+-- Writes nothing but the turn.
+
+-- How many rows beyond those wanted one lease looks at, where deadlines have passed.
+local PASS_OVER_MAX = 1024
+-- How many are looked at together where it is not known how many will do.
+local MERGE = 64
+-- How many payloads are read together where their lengths count.
+local WEIGH = 32
+-- How many versions back a process can tell whether its past is still there.
+local LINEAGE_MAX = 1024
+
+local me, mode, expected = ARGV[1], ARGV[2], ARGV[3]
+local certain, certain_tag, fixtures_known = ARGV[4], ARGV[5], ARGV[6]
+local NUMBER_FIELDS = {'version', 'run', 'epoch', 'seq', 'entry', 'receipt', 'item', 'group', 'floor', 'fixtures', 'format'}
+
+local function get_all(key, fields)
+  local values = {}
+  for first = 1, #fields, ARGUMENTS_MAX do
+    local part = redis.call('HMGET', key, unpack(fields, first, math.min(first + ARGUMENTS_MAX - 1, #fields)))
+    for i = 1, #part do
+      values[first + i - 1] = part[i]
+    end
+  end
+  return values
+end
+
+local function arguments(first, last)
+  local list = {}
+  for i = first, last do
+    list[#list + 1] = ARGV[i]
+  end
+  return list
+end
+
+-- Pairs of field and value, of those that are there.
+local function found(key, fields)
+  local values, pairs_found = get_all(key, fields), {}
+  for i = 1, #fields do
+    if values[i] then
+      pairs_found[#pairs_found + 1] = fields[i]
+      pairs_found[#pairs_found + 1] = values[i]
+    end
+  end
+  return pairs_found
+end
+
+-- Members from `prefix .. first` to `prefix .. last`, both included.
+local function between(key, prefix, first, last, limit)
+  return redis.call('ZRANGEBYLEX', key, '[' .. prefix .. first, '[' .. prefix .. last, 'LIMIT', 0, limit)
+end
+
+local FIRST8, LAST8 = string.rep('\0', 8), string.rep('\255', 8)
+
+-- The last eight bytes of each member: a request's, a group's or an item's number.
+local function numbers_of(members, into)
+  local list = into or {}
+  for i = 1, #members do
+    list[#list + 1] = string.sub(members[i], -8)
+  end
+  return list
+end
+
+-- A record begins with the request's number, seven bits to a byte, and the length and bytes
+-- of its id.
+local function id_of(row)
+  local flags = string.byte(row, 2)
+  local at = 3
+  for _, bit in ipairs({4, 2, 1}) do
+    if flags % (bit * 2) >= bit then
+      at = at + 8
+    end
+  end
+  while string.byte(row, at) >= 128 do
+    at = at + 1
+  end
+  return string.sub(row, at + 2, at + 33)
+end
+
+-- Numbers of all live requests with this id, once looked up.
+local seqs_by_id = {}
+
+local function look_up(ids)
+  local new = {}
+  for i = 1, #ids do
+    if not seqs_by_id[ids[i]] then
+      new[#new + 1] = ids[i]
+    end
+  end
+  if #new == 0 then
+    return
+  end
+  local heads = get_all(ID, new)
+  local queued = redis.call('EXISTS', BEHIND) == 1
+  for i = 1, #new do
+    local seqs = {}
+    if heads[i] then
+      seqs[1] = heads[i]
+      if queued then
+        numbers_of(between(BEHIND, new[i], FIRST8, LAST8, -1), seqs)
+      end
+    end
+    seqs_by_id[new[i]] = seqs
+  end
+end
+
+local function seqs_of(ids)
+  look_up(ids)
+  local list = {}
+  for i = 1, #ids do
+    local seqs = seqs_by_id[ids[i]]
+    for j = 1, #seqs do
+      list[#list + 1] = seqs[j]
+    end
+  end
+  return list
+end
+
+-- Whether a deadline lies in one of the ranges, which are pairs of eight bytes each.
+local function is_reached(row, ranges)
+  if string.byte(row, 2) < 4 then
+    return false
+  end
+  local high, low = struct.unpack('>I4I4', string.sub(row, 3, 10))
+  for i = 1, #ranges, 4 do
+    local after_first = high > ranges[i] or (high == ranges[i] and low >= ranges[i + 1])
+    local before_last = high < ranges[i + 2] or (high == ranges[i + 2] and low <= ranges[i + 3])
+    if after_first and before_last then
+      return true
+    end
+  end
+  return false
+end
+
+local function ranges_at(first, last)
+  local ranges = {}
+  for i = first, last do
+    local high, low = struct.unpack('>I4I4', ARGV[i])
+    ranges[#ranges + 1] = high
+    ranges[#ranges + 1] = low
+  end
+  return ranges
+end
+
+-- Number, row and body of each of these rows, until the bodies weigh as much as `bytes`.
+local function with_bodies(seqs, rows, bytes)
+  local list, weight = {}, 0
+  for first = 1, #seqs, WEIGH do
+    local part = {unpack(seqs, first, math.min(first + WEIGH - 1, #seqs))}
+    local bodies = redis.call('HMGET', BODY, unpack(part))
+    for i = 1, #part do
+      if weight >= bytes then
+        return list
+      end
+      local body = bodies[i] or ''
+      weight = weight + #body
+      list[#list + 1] = part[i]
+      list[#list + 1] = rows[first + i - 1]
+      list[#list + 1] = body
+    end
+  end
+  return list
+end
+
+-- The first of several lists of members that end in a number, by that number.
+local function merged(prefixes, after, limit)
+  local lists, list = {}, {}
+  local function refill(at, from)
+    local members = redis.call('ZRANGEBYLEX', STATE, '(' .. prefixes[at] .. from, '[' .. prefixes[at] .. LAST8, 'LIMIT', 0, math.min(limit, MERGE))
+    lists[at] = {seqs = numbers_of(members), next = 1}
+  end
+  local function number(seq)
+    local high, low = struct.unpack('>I4I4', seq)
+    return high * 4294967296 + low
+  end
+  for at = 1, #prefixes do
+    refill(at, after)
+  end
+  while #list < limit do
+    local best, lowest = nil, nil
+    for at = 1, #prefixes do
+      local seq = lists[at].seqs[lists[at].next]
+      if seq and (not lowest or number(seq) < lowest) then
+        best, lowest = at, number(seq)
+      end
+    end
+    if not best then
+      break
+    end
+    local from = lists[best]
+    list[#list + 1] = from.seqs[from.next]
+    from.next = from.next + 1
+    if from.next > #from.seqs then
+      refill(best, from.seqs[#from.seqs])
+    end
+  end
+  return list
+end
+
+local bring = {}
+
+-- how many ids, occurrences; those, then slots
+function bring.named(first, last)
+  local ids_last = first + 1 + ARGV[first]
+  local occurrences_last = ids_last + ARGV[first + 1]
+  local ids, known = {}, {}
+  local function add(id)
+    if not known[id] then
+      known[id] = true
+      ids[#ids + 1] = id
+    end
+  end
+  for i = first + 2, ids_last do
+    add(ARGV[i])
+  end
+  local shown = get_all(SHOWN, arguments(ids_last + 1, occurrences_last))
+  local seqs = {}
+  for i = 1, #shown do
+    if shown[i] then
+      seqs[#seqs + 1] = shown[i]
+    end
+  end
+  local rows = get_all(LIVE, seqs)
+  for i = 1, #rows do
+    if rows[i] then
+      add(id_of(rows[i]))
+    end
+  end
+  local parcels = get_all(PARCEL, arguments(occurrences_last + 1, last))
+  for i = 1, #parcels do
+    if parcels[i] then
+      for at = 0, struct.unpack('>I4', parcels[i]) - 1 do
+        add(string.sub(parcels[i], 5 + 32 * at, 36 + 32 * at))
+      end
+    end
+  end
+  return found(LIVE, seqs_of(ids))
+end
+
+-- ids
+function bring.bodies(first, last)
+  return found(BODY, seqs_of(arguments(first, last)))
+end
+
+-- bytes, numbers
+function bring.bodies_of(first, last)
+  local seqs, list, weight = arguments(first + 1, last), {}, 0
+  for from = 1, #seqs, WEIGH do
+    local part = {unpack(seqs, from, math.min(from + WEIGH - 1, #seqs))}
+    local bodies = redis.call('HMGET', BODY, unpack(part))
+    for i = 1, #part do
+      if bodies[i] and weight <= tonumber(ARGV[first]) then
+        list[#list + 1] = part[i]
+        list[#list + 1] = bodies[i]
+        weight = weight + #bodies[i]
+      end
+    end
+  end
+  return list
+end
+
+-- ids
+function bring.responses(first, last)
+  return found(RESPONSE, seqs_of(arguments(first, last)))
+end
+
+-- ids
+function bring.ended(first, last)
+  return found(ENDED, arguments(first, last))
+end
+
+-- occurrences
+function bring.seen(first, last)
+  return found(SEEN, arguments(first, last))
+end
+
+-- ids
+function bring.groups_of(first, last)
+  if redis.call('EXISTS', GROUP_OF) == 0 then
+    return {}
+  end
+  local groups = {}
+  for i = first, last do
+    numbers_of(between(GROUP_OF, ARGV[i], FIRST8, LAST8, -1), groups)
+  end
+  return found(GROUP, groups)
+end
+
+-- route, how many, bytes, from, ranges
+function bring.turns(first, last)
+  local route, wanted, bytes, from = ARGV[first], tonumber(ARGV[first + 1]), tonumber(ARGV[first + 2]), ARGV[first + 3]
+  local ranges, seqs, rows = ranges_at(first + 4, last), {}, {}
+  local function take(low, high)
+    local taken, passed, after = 0, 0, '[' .. low
+    while taken < wanted and passed <= PASS_OVER_MAX do
+      local count = passed > 0 and math.max(wanted - taken, MERGE) or wanted - taken
+      local members = redis.call('ZRANGEBYLEX', QUEUE, after, high, 'LIMIT', 0, count)
+      if #members == 0 then
+        return
+      end
+      local part = numbers_of(members)
+      local part_rows = get_all(LIVE, part)
+      for i = 1, #part do
+        if is_reached(part_rows[i], ranges) then
+          passed = passed + 1
+        elseif taken < wanted then
+          taken = taken + 1
+          seqs[#seqs + 1] = part[i]
+          rows[#rows + 1] = part_rows[i]
+        end
+      end
+      after = '(' .. members[#members]
+    end
+  end
+  take(route .. from, '[' .. route .. LAST8 .. LAST8)
+  if from ~= FIRST8 then
+    take(route, '(' .. route .. from)
+  end
+  return with_bodies(seqs, rows, bytes)
+end
+
+-- claims
+function bring.claimed(first, last)
+  if redis.call('EXISTS', CLAIM) == 0 then
+    return {}
+  end
+  local seqs = {}
+  for i = first, last do
+    numbers_of(between(CLAIM, ARGV[i], FIRST8, LAST8, -1), seqs)
+  end
+  return with_bodies(seqs, get_all(LIVE, seqs), math.huge)
+end
+
+-- Numbers listed under a moment in one of the ranges, the first of each.
+local function listed(key, first, last)
+  local seqs = {}
+  for i = first + 1, last, 2 do
+    numbers_of(redis.call('ZRANGEBYLEX', key, '[' .. ARGV[i], '[' .. ARGV[i + 1] .. LAST8, 'LIMIT', 0, ARGV[first]), seqs)
+  end
+  return seqs
+end
+
+-- how many, ranges
+function bring.due(first, last)
+  return found(LIVE, listed(DUE, first, last))
+end
+
+-- how many, ranges
+function bring.overdue(first, last)
+  return found(LIVE, listed(DEADLINE, first, last))
+end
+
+-- how many, one range
+function bring.leased(first, last)
+  return found(LIVE, listed(LEASE, first, last))
+end
+
+-- how many, one range
+function bring.dead(first, last)
+  return found(LIVE, listed(DEAD, first, last))
+end
+
+-- how many, ranges
+function bring.fired(first, last)
+  return found(GROUP, listed(GROUP_TIMER, first, last))
+end
+
+-- how many, one range
+function bring.outlived(first, last)
+  return found(GROUP, listed(GROUP_FORGET, first, last))
+end
+
+-- Receipts are noted to be forgotten many at a time: when, and then their keys. One that
+-- was replaced since says another time. Brings the note and those of its keys that hold.
+local function expired(key, receipts, length, low, high, limit, list)
+  local notes, count = redis.call('ZRANGEBYLEX', key, low, high, 'LIMIT', 0, limit), 0
+  for i = 1, #notes do
+    if count >= limit then
+      return
+    end
+    local when, keys = string.sub(notes[i], 1, length), {}
+    for at = length + 1, #notes[i], 32 do
+      keys[#keys + 1] = string.sub(notes[i], at, at + 31)
+    end
+    local held = get_all(receipts, keys)
+    list[#list + 1] = notes[i]
+    for j = 1, #keys do
+      if not held[j] or string.byte(held[j]) ~= length or string.sub(held[j], 2, 1 + length) ~= when then
+        keys[j] = ''
+      end
+    end
+    list[#list + 1] = table.concat(keys)
+    count = count + #keys
+  end
+end
+
+-- how many, before
+function bring.expired_ids(first)
+  local list = {}
+  expired(ENDED_AT, ENDED, 8, '-', '(' .. ARGV[first + 1], tonumber(ARGV[first]), list)
+  return list
+end
+
+-- how many, before; then origin and height below which each is forgotten
+function bring.expired_occurrences(first, last)
+  local list, limit = {}, tonumber(ARGV[first])
+  expired(SEEN_AT, SEEN, 8, '-', '(' .. ARGV[first + 1], limit, list)
+  for i = first + 2, last, 2 do
+    expired(SEEN_BELOW, SEEN, 10, '[' .. ARGV[i], '(' .. ARGV[i] .. ARGV[i + 1], limit, list)
+  end
+  return list
+end
+
+-- prefixes of route and state
+function bring.routes(first, last)
+  local seqs = {}
+  for i = first, last do
+    numbers_of(between(STATE, ARGV[i], FIRST8, LAST8, -1), seqs)
+  end
+  return found(LIVE, seqs)
+end
+
+-- lanes
+function bring.lanes(first, last)
+  local slots = {}
+  for i = first, last do
+    local of_lane = between(SLOT, ARGV[i], FIRST8, LAST8, -1)
+    for j = 1, #of_lane do
+      slots[#slots + 1] = of_lane[j]
+    end
+  end
+  return found(PARCEL, slots)
+end
+
+-- slots
+function bring.parcels(first, last)
+  return found(PARCEL, arguments(first, last))
+end
+
+-- group keys
+function bring.groups(first, last)
+  local numbers, groups = get_all(GROUP_KEY, arguments(first, last)), {}
+  for i = 1, #numbers do
+    if numbers[i] then
+      groups[#groups + 1] = numbers[i]
+    end
+  end
+  return found(GROUP, groups)
+end
+
+-- pairs of a group and how many
+function bring.items(first, last)
+  local items = {}
+  for i = first, last, 2 do
+    local high, low = '[' .. ARGV[i] .. LAST8, '[' .. ARGV[i] .. FIRST8
+    numbers_of(redis.call('ZREVRANGEBYLEX', ITEM_OF, high, low, 'LIMIT', 0, ARGV[i + 1]), items)
+  end
+  return found(ITEM, items)
+end
+
+-- pairs of a line and how many that wait
+function bring.lines(first, last)
+  local seqs = {}
+  for i = first, last, 2 do
+    numbers_of(between(LINE, ARGV[i] .. '\0', FIRST8, LAST8, ARGV[i + 1]), seqs)
+    numbers_of(between(LINE, ARGV[i] .. '\1', FIRST8, LAST8, -1), seqs)
+  end
+  return found(LIVE, seqs)
+end
+
+function bring.counted()
+  return redis.call('HGETALL', COUNTED)
+end
+
+function bring.paces()
+  return redis.call('HGETALL', PACE)
+end
+
+-- how many, after, prefixes of route and state
+function bring.page(first, last)
+  return found(LIVE, merged(arguments(first + 2, last), ARGV[first + 1], tonumber(ARGV[first])))
+end
+
+-- how many, after, bytes, prefixes of route and state
+function bring.ready(first, last)
+  local seqs = merged(arguments(first + 3, last), ARGV[first + 1], tonumber(ARGV[first]))
+  local list, weight = {}, 0
+  for from = 1, #seqs, WEIGH do
+    local part = {unpack(seqs, from, math.min(from + WEIGH - 1, #seqs))}
+    local rows, responses = redis.call('HMGET', LIVE, unpack(part)), redis.call('HMGET', RESPONSE, unpack(part))
+    for i = 1, #part do
+      if weight > tonumber(ARGV[first + 2]) then
+        return list
+      end
+      weight = weight + #responses[i]
+      list[#list + 1] = part[i]
+      list[#list + 1] = rows[i]
+      list[#list + 1] = responses[i]
+    end
+  end
+  return list
+end
+
+-- A part of the journal: its first position as the id; each entry has eight bytes of the
+-- position before it of its subject, four of its length, and itself.
+local function part_at(position)
+  local parts = redis.call('XREVRANGE', JOURNAL, text(position), '-', 'COUNT', 1)
+  if #parts == 0 then
+    return nil
+  end
+  return tonumber(string.match(parts[1][1], '%d+')), parts[1][2][2]
+end
+
+-- position, how many
+function bring.chain(first)
+  local position, list = tonumber(ARGV[first]), {}
+  while position > 0 and #list < tonumber(ARGV[first + 1]) do
+    local start, part = part_at(position)
+    local at = 1
+    while start and start < position and at <= #part do
+      at = at + 12 + struct.unpack('>I4', string.sub(part, at + 8, at + 11))
+      start = start + 1
+    end
+    if not start or at > #part then
+      break
+    end
+    local high, low, length = struct.unpack('>I4I4I4', string.sub(part, at, at + 11))
+    list[#list + 1] = string.sub(part, at + 12, at + 11 + length)
+    position = high * 4294967296 + low
+  end
+  return list
+end
+
+-- position, how many: whole parts, from the one with the position on
+function bring.entries(first)
+  local from, wanted, list, count = tonumber(ARGV[first]), tonumber(ARGV[first + 1]), {}, 0
+  local start = part_at(from) or from
+  while count < wanted do
+    local parts = redis.call('XRANGE', JOURNAL, text(start), '+', 'COUNT', 16)
+    if #parts == 0 then
+      break
+    end
+    for i = 1, #parts do
+      local part, at = parts[i][2][2], 1
+      local position = tonumber(string.match(parts[i][1], '%d+'))
+      start = position + 1
+      while at <= #part do
+        local length = struct.unpack('>I4', string.sub(part, at + 8, at + 11))
+        if position >= from and count < wanted then
+          list[#list + 1] = string.sub(part, at + 12, at + 11 + length)
+          count = count + 1
+        end
+        at = at + 12 + length
+        position = position + 1
+      end
+    end
+  end
+  return list
+end
+
+-- group key, skip, how many, bytes
+function bring.item_payloads(first)
+  local group, list, weight = redis.call('HGET', GROUP_KEY, ARGV[first]), {}, 0
+  if not group then
+    return list
+  end
+  local low, high = '[' .. group .. FIRST8, '[' .. group .. LAST8
+  local items = numbers_of(redis.call('ZRANGEBYLEX', ITEM_OF, low, high, 'LIMIT', ARGV[first + 1], ARGV[first + 2]))
+  for i = 1, #items do
+    if weight > tonumber(ARGV[first + 3]) then
+      break
+    end
+    local payload = redis.call('HGET', ITEM_BODY, items[i])
+    weight = weight + #payload
+    list[#list + 1] = items[i]
+    list[#list + 1] = payload
+  end
+  return list
+end
+
+-- Route and state, how many, and the row of the oldest.
+function bring.counts()
+  local counted, list = redis.call('HGETALL', COUNTED), {}
+  for i = 1, #counted, 2 do
+    if tonumber(counted[i + 1]) > 0 then
+      local oldest = numbers_of(between(STATE, counted[i], FIRST8, LAST8, 1))
+      list[#list + 1] = counted[i]
+      list[#list + 1] = counted[i + 1]
+      list[#list + 1] = redis.call('HGET', LIVE, oldest[1])
+    end
+  end
+  return list
+end
+
+-- Whether the process's past is in this store's past.
+local function is_lost(version)
+  if certain == '' then
+    return false
+  end
+  if tonumber(version) < tonumber(certain) then
+    return true
+  end
+  if tonumber(version) - tonumber(certain) >= LINEAGE_MAX then
+    return false
+  end
+  return redis.call('HGET', LINEAGE, text(tonumber(certain) % LINEAGE_MAX)) ~= certain .. ' ' .. certain_tag
+end
+
+local now = server_ms()
+if mode == 'tick' then
+  local before = take_turn(me, now)
+  if before > 0 then
+    return {'wait', now, before}
+  end
+end
+local numbers = redis.call('HMGET', NUMBERS, unpack(NUMBER_FIELDS))
+local version = numbers[1] or '0'
+local lineage = is_lost(version) and 'lost' or 'kept'
+if expected ~= version then
+  local names = redis.call('ZRANGEBYSCORE', CHANGED, '(' .. fixtures_known, '+inf')
+  for i = 1, #numbers do
+    numbers[i] = numbers[i] or ''
+  end
+  return {'moved', now, lineage, numbers, found(FIXTURE, names)}
+end
+local answer = {'here', now, lineage, {}, {}}
+local at = 7
+while at <= #ARGV do
+  local count = tonumber(ARGV[at + 1])
+  answer[#answer + 1] = bring[ARGV[at]](at + 2, at + 1 + count)
+  at = at + 2 + count
+end
+return answer

@@ -1,0 +1,48 @@
+-- Whose turn it is to tick. Only for speed: what keeps ticks apart is the version, which a
+-- commit compares. So the marks are neither logged nor replicated, and whoever dies or stops
+-- with the turn loses it soon.
+--
+-- TURN: holder, until; waiting = 'process:last asked;...' in the order of their coming.
+
+-- How long a turn lasts if nobody gives it back.
+local TURN_MS = 200
+-- Whoever waits asks again sooner than this, or is thought to be gone.
+local ASK_MS = 30
+
+-- Those who still wait, in order, without `me`.
+local function waiting_besides(me, marks, now)
+  local line, place = {}, nil
+  for process, asked in string.gmatch(marks or '', '(%d+):(%d+);') do
+    if process == me then
+      place = #line + 1
+    elseif now - asked <= ASK_MS then
+      line[#line + 1] = process .. ':' .. asked .. ';'
+    end
+  end
+  return line, place
+end
+
+-- Takes the turn for `me`: 0, or how many are to go before.
+local function take_turn(me, now)
+  redis.set_repl(redis.REPL_NONE)
+  local marks = redis.call('HMGET', TURN, 'holder', 'until', 'waiting')
+  local taken = marks[1] and marks[1] ~= me and tonumber(marks[2]) > now
+  local line, place = waiting_besides(me, marks[3], now)
+  place = place or #line + 1
+  if taken or place > 1 then
+    table.insert(line, place, me .. ':' .. text(now) .. ';')
+    redis.call('HSET', TURN, 'waiting', table.concat(line))
+    return place
+  end
+  redis.call('HSET', TURN, 'holder', me, 'until', text(now + TURN_MS), 'waiting', table.concat(line))
+  return 0
+end
+
+-- Gives the turn back, if `me` has it.
+local function give_turn(me)
+  if redis.call('HGET', TURN, 'holder') == me then
+    redis.set_repl(redis.REPL_NONE)
+    redis.call('HDEL', TURN, 'holder', 'until')
+    redis.set_repl(redis.REPL_ALL)
+  end
+end

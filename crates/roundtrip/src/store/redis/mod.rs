@@ -1,0 +1,481 @@
+//! The Redis store: the same state machine, on loan, for many processes at once.
+//!
+//! ```text
+//!   fetch.lua: the turn, what the batch needs, at one version ──▶ Machine::borrow
+//!                                                                     │ tick, apply
+//!   answer ◀── commit.lua: is it still that version? then all of it ◀── what changed
+//! ```
+//!
+//! Version for safety, turn for speed. A lock that a dead process cannot hold does not exist
+//! here; so a commit names the version that its tick was worked out from, and is refused if
+//! another commit came first: then the tick starts again. A process that was stopped and
+//! wakes up cannot write. So that nobody works in vain, whoever ticks takes a turn, and gives
+//! it back with the commit; a turn that is not given back lapses after a moment.
+//!
+//! Failure modes: a process that dies in a tick has done nothing. A connection that breaks
+//! during a commit leaves the outcome unknown, and the batch is to be replayed. A failover
+//! that lost acknowledged writes is noticed by every process that knows of one of them, at its
+//! next tick: it says so, and stops all lanes. Time is the server's.
+
+mod ask;
+mod bytes;
+mod check;
+mod flight;
+mod hints;
+mod keys;
+mod link;
+mod place;
+mod put;
+
+use std::sync::{Arc, OnceLock, PoisonError};
+use std::time::Duration;
+
+use redis::Value;
+use tokio::sync::{Mutex, OnceCell, Semaphore};
+
+use ask::{Arguments, list, number};
+use check::Finding;
+use flight::{Certain, Flight, Heard, Known, Mode};
+use hints::Ear;
+use keys::{Script, channel_of, keys_of};
+use link::{Link, LinkError};
+use place::Place;
+use put::Brought;
+
+use super::loan::{self, Changes as Rows, Damaged, Numbers, Sight, Ticked};
+use super::machine::next_epoch;
+use super::op::{Op, Outcome};
+use super::query::{Query, Reply};
+use super::{Changes, Hints, Options, Store, StoreError, StoreFuture, Topic, check_batch};
+use crate::clock::Clock;
+use crate::words::UnixMs;
+
+/// The layout of keys and values that this version writes.
+const FORMAT: u32 = 1;
+/// How many reads run at a time; others wait.
+const READERS_MAX: usize = 16;
+/// How often a read is disturbed by commits before it takes a turn of its own.
+const DISTURBED_MAX: usize = 4;
+/// How often a tick or a read is begun anew before its caller is told to try again.
+const TRIES_MAX: usize = 64;
+/// How old the server's time may be that a tick goes by.
+const HEARD_MAX: Duration = Duration::from_secs(1);
+
+/// A store on a Redis server or cluster, which many processes may share.
+pub struct RedisStore {
+    server: Server,
+    options: Options,
+    hints: Arc<Hints>,
+    /// Hints from other processes, from the first call on.
+    ear: OnceLock<Ear>,
+    /// This start's epoch; none before the first call reached the server.
+    epoch: OnceCell<u64>,
+    writer: Mutex<Writer>,
+    readers: Semaphore,
+    /// What reads last heard.
+    read: std::sync::Mutex<Option<Known>>,
+}
+
+/// Where the data is.
+struct Server {
+    place: Place,
+    /// As errors name it.
+    name: String,
+    channel: String,
+    fetch: Script,
+    commit: Script,
+    writing: Link,
+    reading: Link,
+    /// In place of the server's clock, for tests.
+    clock: Option<Arc<dyn Clock>>,
+}
+
+/// What ticks of this process share.
+#[derive(Default)]
+struct Writer {
+    known: Option<Known>,
+    certain: Option<Certain>,
+    /// Which store it was.
+    run: String,
+    /// Whether acknowledged writes were found to be lost, and lanes are still to be stopped.
+    rolled_back: bool,
+    tokens: u64,
+}
+
+/// What became of a commit.
+enum Committed {
+    Done(Heard),
+    Moved,
+    /// The tick's time is not the server's.
+    Late,
+}
+
+impl RedisStore {
+    /// What URLs of such stores begin with.
+    pub(super) const SCHEMES: [&'static str; 5] = ["redis", "rediss", "redis-cluster", "rediss-cluster", "redis+unix"];
+
+    /// A store at `redis://HOST`, `rediss://HOST` (TLS) or `redis-cluster://HOST:PORT,…`. Two
+    /// parameters are the store's own: `name=NAME`, since a server may keep many stores, and
+    /// `poll_only=true` to do without hints. The first call connects and checks that the
+    /// server keeps what it acknowledges; it needs a tokio runtime.
+    pub fn new(url: &str, options: Options) -> Result<RedisStore, StoreError> {
+        let place = Place::of(url)?;
+        let keys: Vec<String> = keys_of(&place.name).into_iter().map(|(key, _)| key).collect();
+        let server = Server {
+            name: place.in_words(),
+            channel: channel_of(&place.name),
+            fetch: Script::fetch(),
+            commit: Script::commit(),
+            writing: Link::new(place.clone(), keys.clone()),
+            reading: Link::new(place.clone(), keys),
+            clock: None,
+            place,
+        };
+        Ok(RedisStore {
+            server,
+            options,
+            hints: Arc::default(),
+            ear: OnceLock::new(),
+            epoch: OnceCell::new(),
+            writer: Mutex::default(),
+            readers: Semaphore::new(READERS_MAX),
+            read: std::sync::Mutex::default(),
+        })
+    }
+
+    /// The same by another clock than the server's. For tests: processes that share a store
+    /// must share a clock.
+    #[must_use]
+    pub fn with_clock(mut self, clock: Arc<dyn Clock>) -> RedisStore {
+        self.server.clock = Some(clock);
+        self
+    }
+
+    /// Connects now, so that what is wrong is told before the first call.
+    pub async fn start(&self) -> Result<(), StoreError> {
+        self.epoch().await.map(drop)
+    }
+
+    /// This start's epoch.
+    async fn epoch(&self) -> Result<u64, StoreError> {
+        self.epoch.get_or_try_init(|| self.begin()).await.copied()
+    }
+
+    async fn begin(&self) -> Result<u64, StoreError> {
+        let mut writer = self.writer.lock().await;
+        self.check().await?;
+        for _ in 0..TRIES_MAX {
+            match self.begin_epoch(&mut writer).await {
+                Ok(epoch) => {
+                    if !self.server.place.poll_only {
+                        let (place, channel) = (self.server.place.clone(), self.server.channel.clone());
+                        self.ear.get_or_init(|| Ear::open(place, channel, epoch, &self.hints));
+                    }
+                    return Ok(epoch);
+                }
+                Err(LinkError::Moved) => {}
+                Err(error) => {
+                    tracing::warn!(%error, server = %self.server.name, "the store cannot be opened");
+                    return Err(error.at(&self.server.name));
+                }
+            }
+        }
+        Err(StoreError::Unknown)
+    }
+
+    /// Refuses a server that would lose what it acknowledges, and keys that are not a store's.
+    async fn check(&self) -> Result<(), StoreError> {
+        let path = || self.server.name.clone();
+        let kinds = self.server.writing.call(&Script::kinds(), &[], &[]).await;
+        let kinds = kinds.and_then(|kinds| Ok(list(kinds)?)).map_err(|error| error.at(&self.server.name))?;
+        for (kind, (key, expected)) in kinds.zip(keys_of(&self.server.place.name)) {
+            let kind: String = redis::from_redis_value(kind).unwrap_or_default();
+            if kind != "none" && kind != expected {
+                return Err(StoreError::NotAStore { path: path(), reason: format!("{key} is a {kind}") });
+            }
+        }
+        let mut refusals = Vec::new();
+        for finding in check::findings(&check::ask(&self.server.writing).await) {
+            match finding {
+                Finding::Refuse(reason) => refusals.push(reason),
+                Finding::Warn(reason) => tracing::warn!(server = %self.server.name, "{reason}"),
+            }
+        }
+        match refusals.is_empty() {
+            true => Ok(()),
+            false => Err(StoreError::Io { path: path(), reason: refusals.join("; ") }),
+        }
+    }
+
+    /// Takes an epoch. Leases of all others go on, and none for longer than it was granted
+    /// for, whatever became of the clock.
+    async fn begin_epoch(&self, writer: &mut Writer) -> Result<u64, LinkError> {
+        let mut flight = self.server.flight("0", Mode::Turn);
+        let known = flight.look(None).await?;
+        if known.format > u64::from(FORMAT) {
+            return Err(Damaged::new("numbers", format!("it has format {}; this version reads {FORMAT}", known.format)).into());
+        }
+        let now = self.server.now(&known);
+        let epoch = next_epoch(known.numbers.newest_epoch, now);
+        let numbers = Numbers { newest_epoch: epoch, now, ..known.numbers };
+        let sight = Sight { epoch, tokens: 0, numbers, fixtures: &known.fixtures };
+        let ticked = loan::shorten_leases(&mut flight, self.options, &sight).await?;
+        let brought = std::mem::take(&mut flight.brought);
+        let known = Known { numbers, ..known };
+        self.write(writer, "0", epoch, known, &ticked, &brought, true).await?;
+        Ok(epoch)
+    }
+
+    async fn tick(&self, batch: Vec<Op>) -> Result<Vec<Outcome>, StoreError> {
+        let epoch = self.epoch().await?;
+        let mut writer = self.writer.lock().await;
+        for _ in 0..TRIES_MAX {
+            let error = match self.try_tick(&mut writer, epoch, &batch).await {
+                Ok(outcomes) => return Ok(outcomes),
+                Err(error) => error,
+            };
+            writer.known = None;
+            match error {
+                LinkError::Moved => {}
+                LinkError::RolledBack => writer.notice_rollback(&self.server.name),
+                error => {
+                    tracing::warn!(%error, server = %self.server.name, "a batch was not stored");
+                    return Err(error.at(&self.server.name));
+                }
+            }
+        }
+        Err(StoreError::Unknown)
+    }
+
+    async fn try_tick(&self, writer: &mut Writer, epoch: u64, batch: &[Op]) -> Result<Vec<Outcome>, LinkError> {
+        let process = format!("{epoch}0");
+        let mut flight = self.server.flight(&process, Mode::Turn);
+        flight.certain = writer.certain;
+        let known = match writer.known.take().filter(|known| !known.heard.is_older_than(HEARD_MAX)) {
+            Some(known) => known,
+            None => flight.look(None).await?,
+        };
+        if !writer.run.is_empty() && writer.run != known.run {
+            return Err(LinkError::RolledBack);
+        }
+        flight.version = known.version;
+        let now = self.server.now(&known);
+        let newest_epoch = known.numbers.newest_epoch.max(epoch);
+        let known = Known { numbers: Numbers { newest_epoch, now, ..known.numbers }, ..known };
+        let sight = Sight { epoch, tokens: writer.tokens, numbers: known.numbers, fixtures: &known.fixtures };
+        if writer.rolled_back {
+            let stopped = loan::stop_lanes(self.options, &sight);
+            self.write(writer, &process, epoch, known, &stopped, &Brought::default(), false).await?;
+            writer.rolled_back = false;
+            return Err(LinkError::Moved);
+        }
+        let ticked = match loan::tick(&mut flight, self.options, &sight, batch).await {
+            // What is known is a little old: with what is known now, at once.
+            Err(LinkError::Moved) => {
+                writer.known = Some(flight.look(Some(known)).await?);
+                return Box::pin(self.try_tick(writer, epoch, batch)).await;
+            }
+            other => other?,
+        };
+        // A token that was issued is never issued again, whatever becomes of the commit.
+        writer.tokens = ticked.tokens();
+        let brought = std::mem::take(&mut flight.brought);
+        self.write(writer, &process, epoch, known, &ticked, &brought, false).await?;
+        let (outcomes, touched, _) = ticked.finish();
+        self.hints.give(touched);
+        Ok(outcomes)
+    }
+
+    /// Writes what a tick changed, and remembers where the store stands then.
+    async fn write(
+        &self,
+        writer: &mut Writer,
+        process: &str,
+        epoch: u64,
+        mut known: Known,
+        ticked: &Ticked,
+        brought: &Brought,
+        must: bool,
+    ) -> Result<(), LinkError> {
+        let changes = ticked.changes()?;
+        let writes = must || !changes.is_empty();
+        if writes && known.run.is_empty() {
+            known.run = format!("{:016x}{:016x}", fastrand::u64(..), fastrand::u64(..));
+        }
+        let arguments = self.arguments(process, epoch, &known, &changes, brought, ticked, writes)?;
+        let answer = self.server.writing.call(&self.server.commit, &arguments.bytes, &arguments.ends).await?;
+        match committed(answer)? {
+            Committed::Done(heard) => known.heard = heard,
+            Committed::Moved | Committed::Late if !writes => {}
+            Committed::Moved | Committed::Late => return Err(LinkError::Moved),
+        }
+        if writes {
+            known.version += 1;
+            writer.certain = Some(Certain { version: known.version, tag: epoch });
+            writer.run.clone_from(&known.run);
+        }
+        if let Some(numbers) = &changes.numbers {
+            known.numbers.high = numbers.high;
+            known.numbers.journal_floor = numbers.journal_floor;
+            known.numbers.fixtures = numbers.fixtures;
+        }
+        if let Some(rows) = changes.fixtures {
+            known.fixtures.extend(rows.iter().map(|(key, fixture)| (key.clone(), fixture.clone())));
+        }
+        writer.known = Some(known);
+        Ok(())
+    }
+
+    /// The arguments of `commit.lua`.
+    #[allow(clippy::too_many_arguments, reason = "each is one of the script's")]
+    fn arguments(
+        &self,
+        process: &str,
+        epoch: u64,
+        known: &Known,
+        changes: &Rows<'_>,
+        brought: &Brought,
+        ticked: &Ticked,
+        writes: bool,
+    ) -> Result<Arguments, Damaged> {
+        let mut arguments = Arguments::default();
+        arguments.push(process);
+        arguments.push_number(known.version);
+        arguments.push_number(known.version + 1);
+        arguments.push_number(epoch);
+        arguments.push_number(known.heard.ms());
+        arguments.push(&self.server.channel);
+        if !writes {
+            arguments.push("");
+            arguments.push_number(0);
+            return Ok(arguments);
+        }
+        arguments.push(hints::message(ticked.touched(), epoch));
+        push_numbers(&mut arguments, known, changes);
+        put::put(&mut arguments, changes, brought, known.numbers.newest_epoch)?;
+        Ok(arguments)
+    }
+
+    async fn answer(&self, query: Query) -> Result<Reply, StoreError> {
+        let epoch = self.epoch().await?;
+        let _turn = self.readers.acquire().await.map_err(|_closed| StoreError::Closed)?;
+        let process = format!("{epoch}1");
+        for disturbed in 0..TRIES_MAX {
+            let mode = if disturbed < DISTURBED_MAX { Mode::Look } else { Mode::Turn };
+            match self.try_answer(&process, epoch, mode, query.clone()).await {
+                Ok(reply) => return Ok(reply),
+                Err(LinkError::Moved) => {}
+                Err(error) => return Err(error.at(&self.server.name)),
+            }
+        }
+        Err(StoreError::Unknown)
+    }
+
+    async fn try_answer(&self, process: &str, epoch: u64, mode: Mode, query: Query) -> Result<Reply, LinkError> {
+        let mut flight = Flight { link: &self.server.reading, ..self.server.flight(process, mode) };
+        let before = self.read.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let mut known = flight.look(before.clone()).await?;
+        // Another store than before: nothing of what was known holds.
+        if before.is_some_and(|before| before.run != known.run || before.version > known.version) {
+            known = flight.look(None).await?;
+        }
+        *self.read.lock().unwrap_or_else(PoisonError::into_inner) = Some(known.clone());
+        let numbers = Numbers { now: self.server.now(&known), ..known.numbers };
+        let sight = Sight { epoch, tokens: 0, numbers, fixtures: &known.fixtures };
+        let reply = loan::read(&mut flight, self.options, &sight, query).await;
+        if let Mode::Turn = mode {
+            self.give_turn(process, &known).await?;
+        }
+        reply
+    }
+
+    /// Gives back a turn that brought nothing to write.
+    async fn give_turn(&self, process: &str, known: &Known) -> Result<(), LinkError> {
+        let mut arguments = Arguments::default();
+        arguments.push(process);
+        arguments.push_number(known.version);
+        arguments.push_all(["", ""]);
+        arguments.push_number(known.heard.ms());
+        arguments.push_all(["", ""]);
+        arguments.push_number(0);
+        self.server.reading.call(&self.server.commit, &arguments.bytes, &arguments.ends).await.map(drop)
+    }
+}
+
+impl Writer {
+    fn notice_rollback(&mut self, server: &str) {
+        tracing::error!(
+            %server,
+            "the server has lost writes that it had acknowledged (a failover, or a restored backup): all lanes are \
+             stopped; observe every lane, match what was sent, then reconcile"
+        );
+        *self = Writer { rolled_back: true, tokens: self.tokens, ..Writer::default() };
+    }
+}
+
+impl Server {
+    fn flight<'a>(&'a self, process: &'a str, mode: Mode) -> Flight<'a> {
+        let (link, script, brought) = (&self.writing, &self.fetch, Brought::default());
+        Flight { link, script, process, mode, certain: None, version: 0, brought, heard: None }
+    }
+
+    fn now(&self, known: &Known) -> UnixMs {
+        match &self.clock {
+            Some(clock) => clock.now(),
+            None => UnixMs(known.heard.ms()),
+        }
+    }
+}
+
+/// The numbers as they stand after a commit.
+fn push_numbers(arguments: &mut Arguments, known: &Known, changes: &Rows<'_>) {
+    let (high, floor, fixtures) = match &changes.numbers {
+        Some(numbers) => (numbers.high, numbers.journal_floor, numbers.fixtures),
+        None => (known.numbers.high, known.numbers.journal_floor, known.numbers.fixtures),
+    };
+    let numbers = [
+        ("epoch", known.numbers.newest_epoch),
+        ("seq", high.seq),
+        ("entry", high.entry),
+        ("receipt", high.receipt),
+        ("item", high.item),
+        ("group", high.group),
+        ("floor", floor),
+        ("fixtures", fixtures),
+        ("format", u64::from(FORMAT)),
+    ];
+    arguments.push_number(2 * numbers.len() + 2);
+    for (name, number) in numbers {
+        arguments.push(name);
+        arguments.push_number(number);
+    }
+    arguments.push_all(["run", &known.run]);
+}
+
+fn committed(answer: Value) -> Result<Committed, Damaged> {
+    let mut answer = list(answer)?;
+    let (what, at) = (ask::bytes(answer.next())?, number(answer.next())?);
+    match &what[..] {
+        b"done" => Ok(Committed::Done(Heard::now(at))),
+        b"moved" => Ok(Committed::Moved),
+        b"late" => Ok(Committed::Late),
+        _ => Err(Damaged::new("answers", "an unknown one")),
+    }
+}
+
+impl Store for RedisStore {
+    fn apply(&self, batch: Vec<Op>) -> StoreFuture<'_, Vec<Outcome>> {
+        Box::pin(async move {
+            check_batch(&batch)?;
+            self.tick(batch).await
+        })
+    }
+
+    fn read(&self, query: Query) -> StoreFuture<'_, Reply> {
+        Box::pin(self.answer(query))
+    }
+
+    fn changes(&self, topic: Topic) -> Changes {
+        self.hints.follow(topic)
+    }
+}

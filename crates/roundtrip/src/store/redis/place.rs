@@ -1,0 +1,144 @@
+//! Where a store is, as its URL says.
+//!
+//! | URL | |
+//! |---|---|
+//! | `redis://[USER:PASSWORD@]HOST[:PORT][/DB]` | one server |
+//! | `rediss://…` | the same by TLS |
+//! | `redis-cluster://[USER:PASSWORD@]HOST:PORT,HOST:PORT` | some nodes of a cluster |
+//! | `rediss-cluster://…` | the same by TLS |
+//! | `redis+unix:///PATH` | one server, by a socket |
+//!
+//! Parameters: `name=NAME`, the store's; `poll_only=true`, to do without hints.
+
+use redis::{Client, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisError};
+
+use crate::store::StoreError;
+use crate::words::NAME_BYTES_MAX;
+
+/// The store that a URL without a name means.
+const NAME: &str = "main";
+
+/// Where a store is.
+#[derive(Clone, Debug)]
+pub(super) struct Place {
+    nodes: Vec<ConnectionInfo>,
+    pub(super) name: String,
+    pub(super) poll_only: bool,
+}
+
+impl Place {
+    pub(super) fn of(url: &str) -> Result<Place, StoreError> {
+        Place::parse(url).ok_or_else(|| StoreError::BadUrl { url: without_password(url) })
+    }
+
+    fn parse(url: &str) -> Option<Place> {
+        let (base, parameters) = url.split_once('?').unwrap_or((url, ""));
+        let (mut name, mut poll_only, mut rest) = (NAME.to_owned(), false, Vec::new());
+        for parameter in parameters.split('&').filter(|parameter| !parameter.is_empty()) {
+            match parameter.split_once('=') {
+                Some(("name", given)) if is_name(given) => name = given.to_owned(),
+                Some(("poll_only", value @ ("true" | "false"))) => poll_only = value == "true",
+                // What makes no sense is left for the client to refuse.
+                Some(("name" | "poll_only", _)) => return None,
+                _ => rest.push(parameter),
+            }
+        }
+        let (scheme, nodes) = base.split_once("://")?;
+        let rest = if rest.is_empty() { String::new() } else { format!("?{}", rest.join("&")) };
+        let (one, is_cluster) = match scheme {
+            "redis-cluster" => ("redis", true),
+            "rediss-cluster" => ("rediss", true),
+            other => (other, false),
+        };
+        let nodes = match is_cluster {
+            true => each_node(one, nodes),
+            false => vec![format!("{one}://{nodes}{rest}")],
+        };
+        if one == "rediss" {
+            // Whatever the process has chosen already is as good.
+            let _chosen = rustls::crypto::ring::default_provider().install_default();
+        }
+        let nodes: Option<Vec<_>> = nodes.into_iter().map(|node| node.into_connection_info().ok()).collect();
+        Some(Place { nodes: nodes.filter(|nodes| !nodes.is_empty())?, name, poll_only })
+    }
+
+    /// As errors name it.
+    pub(super) fn in_words(&self) -> String {
+        let nodes: Vec<String> = self.nodes.iter().map(|node| node.addr().to_string()).collect();
+        format!("redis at {}", nodes.join(","))
+    }
+
+    /// The node after so many others; round and round.
+    pub(super) fn client(&self, at: usize) -> Result<Client, RedisError> {
+        Client::open(self.nodes[at % self.nodes.len()].clone())
+    }
+
+    /// The node that another one names as HOST:PORT; with no host, it means its own.
+    pub(super) fn client_of(&self, node: &str) -> Result<Client, RedisError> {
+        let like = &self.nodes[0];
+        let (host, port) = node.rsplit_once(':').unwrap_or((node, "6379"));
+        let port = port.parse().unwrap_or(6379);
+        let addr = match like.addr() {
+            ConnectionAddr::TcpTls { host: first, insecure, tls_params, .. } => ConnectionAddr::TcpTls {
+                host: if host.is_empty() { first.clone() } else { host.to_owned() },
+                port,
+                insecure: *insecure,
+                tls_params: tls_params.clone(),
+            },
+            ConnectionAddr::Tcp(first, _) if host.is_empty() => ConnectionAddr::Tcp(first.clone(), port),
+            _ => ConnectionAddr::Tcp(host.to_owned(), port),
+        };
+        Client::open(like.clone().set_addr(addr))
+    }
+}
+
+/// The URL of each node, with what all of them share.
+fn each_node(scheme: &str, nodes: &str) -> Vec<String> {
+    let (user, nodes) = match nodes.rsplit_once('@') {
+        Some((user, nodes)) => (format!("{user}@"), nodes),
+        None => (String::new(), nodes),
+    };
+    nodes.split(',').map(|node| format!("{scheme}://{user}{node}")).collect()
+}
+
+/// A name is part of keys, between braces.
+fn is_name(name: &str) -> bool {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
+    (1..=NAME_BYTES_MAX).contains(&name.len()) && name.bytes().all(plain)
+}
+
+/// A URL as an error may show it.
+fn without_password(url: &str) -> String {
+    match (url.split_once("://"), url.rsplit_once('@')) {
+        (Some((scheme, _)), Some((_, place))) => format!("{scheme}://...@{place}"),
+        _ => url.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+    use super::*;
+
+    #[test]
+    fn a_url_says_where_and_which() {
+        let check = |url: &str, words: &str, name: &str, poll_only| {
+            let place = Place::of(url).unwrap();
+            assert_eq!(place.in_words(), words);
+            assert_eq!((&*place.name, place.poll_only), (name, poll_only));
+        };
+        check("redis://h", "redis at h:6379", "main", false);
+        check("redis://me:secret@h:7/3?name=orders", "redis at h:7", "orders", false);
+        check("redis-cluster://a:1,b:2?poll_only=true", "redis at a:1,b:2", "main", true);
+        check("redis-cluster://me:secret@a:1,b:2?name=x", "redis at a:1,b:2", "x", false);
+    }
+
+    #[test]
+    fn what_names_no_store_is_refused_without_its_password() {
+        for url in ["redis:", "redis-cluster://", "redis://h?name=", "redis://h?name=a}b", "redis://h?poll_only=yes"] {
+            assert!(matches!(Place::of(url), Err(StoreError::BadUrl { .. })), "{url}");
+        }
+        let refused = Place::of("redis://me:secret@h?name=").unwrap_err();
+        assert!(!refused.to_string().contains("secret"), "{refused}");
+    }
+}
