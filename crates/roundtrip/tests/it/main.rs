@@ -20,6 +20,8 @@ mod random;
 #[cfg(feature = "redis")]
 mod redis;
 mod sender;
+#[cfg(feature = "redis")]
+mod sharing;
 mod simulation;
 #[cfg(feature = "sqlite")]
 mod sqlite;

@@ -1,7 +1,6 @@
 //! The Redis store: the conformance suite on servers that the tests start, each case in a
 //! store of its own, with crashes as new handles on it.
 
-use std::collections::BTreeSet;
 use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -10,17 +9,15 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use roundtrip::clock::{Clock, ManualClock};
-use roundtrip::inbox::StateKind;
-use roundtrip::sender::{AttemptKind, LaneStatus};
+use roundtrip::sender::LaneStatus;
 use roundtrip::store::journal::Event;
-use roundtrip::store::op::{
-    Admission, Admit, Define, Effect, LaneOrder, Lead, Lease, NewRequest, Op, Order, Outcome, Seat, Stale,
-};
-use roundtrip::store::policy::{Gate, Horizon, RoutePolicy};
-use roundtrip::store::{Options, ReadExt, RedisStore, Store, StoreError, StoreExt, StoreFuture, Topic};
+use roundtrip::store::op::{Admit, Define, LaneOrder, Order};
+use roundtrip::store::{Options, ReadExt, RedisStore, Store, StoreError, StoreExt, StoreFuture};
 use roundtrip::testkit::bench::{Harness, OPTIONS, START};
 use roundtrip::testkit::samples::*;
-use roundtrip::words::{ClaimId, Nonce};
+use roundtrip::words::Nonce;
+
+use crate::sharing::{nothing_is_lost, sharing};
 
 /// How long a server may take to start, and anything to happen that must.
 const START_MAX: Duration = Duration::from_secs(60);
@@ -131,3 +128,108 @@ impl Harness for OnServer {
 }
 
 roundtrip::conformance!(OnServer::default());
+sharing!(OnServer::default());
+
+/// The server dies again and again while requests go through it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_is_killed_loses_nothing() {
+    let server = Server::start("--appendfsync always");
+    let open = || RedisStore::new(&server.url("killed"), Options::default()).unwrap();
+    nothing_is_lost(&open(), &open(), 300, 4, async |_| {
+        let before = server.kill();
+        tokio::task::block_in_place(|| server.wait_until_ready(before));
+    })
+    .await;
+}
+
+/// A server forgets its scripts when it restarts, or when it is told to.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_forgets_its_scripts_is_told_them_again() {
+    let server = Server::start("--appendfsync always");
+    let open = || RedisStore::new(&server.url("forgetful"), Options::default()).unwrap();
+    nothing_is_lost(&open(), &open(), 100, 20, async |_| {
+        assert_eq!(tokio::task::block_in_place(|| server.said(&["SCRIPT", "FLUSH"])), "OK");
+    })
+    .await;
+}
+
+/// What was worked out from a version that is no longer the newest is not written: it is
+/// worked out again.
+#[tokio::test]
+async fn a_process_that_was_stopped_cannot_write_over_others() {
+    let (place, clock) = (OnServer::default(), ManualClock::at(START));
+    let (one, other) = (place.store(Arc::new(clock.clone()), OPTIONS).await, place.store(Arc::new(clock), OPTIONS).await);
+    one.apply_one(Define { route: route(), policy: policy() }).await.unwrap();
+    other.apply_one(Admit { cursor: None, requests: vec![request(1)] }).await.unwrap();
+    // What the server does with a commit from the version before: the one that defined the route.
+    let name = place.0.rsplit_once('=').unwrap().1;
+    let version = |field: &str| Server::get().said(&["HGET", &format!("roundtrip:{{{name}}}:numbers"), field]);
+    let before: u64 = version("version").parse().unwrap();
+    one.apply_one(Admit { cursor: None, requests: vec![request(1), request(2)] }).await.unwrap();
+    assert_eq!(version("version"), (before + 1).to_string(), "one commit, although it began from an old version");
+    assert_eq!(version("seq"), "3", "and it saw what the other had written");
+}
+
+/// A server that comes back with less than it had acknowledged: all lanes stop.
+#[tokio::test]
+async fn a_server_that_lost_writes_is_noticed() {
+    let (place, clock) = (OnServer::default(), ManualClock::at(START));
+    let (one, other) =
+        (place.store(Arc::new(clock.clone()), OPTIONS).await, place.store(Arc::new(clock), OPTIONS).await);
+    let order = Order::Open { destination: destination(), window: 4, first: Nonce(0) };
+    one.apply_one(LaneOrder { lane: lane(), order }).await.unwrap();
+    one.apply_one(Define { route: route(), policy: policy() }).await.unwrap();
+    // As a replica that had not heard of the last commit: another one has its number.
+    let name = place.0.rsplit_once('=').unwrap().1;
+    let (numbers, lineage) = (format!("roundtrip:{{{name}}}:numbers"), format!("roundtrip:{{{name}}}:lineage"));
+    let version: u64 = Server::get().said(&["HGET", &numbers, "version"]).parse().unwrap();
+    Server::get().said(&["HSET", &lineage, &(version % 1024).to_string(), &format!("{version} 1")]);
+    one.apply_one(Admit { cursor: None, requests: vec![request(1)] }).await.unwrap();
+    assert_eq!(one.lane(lane()).await.unwrap().unwrap().status, LaneStatus::Stopped);
+    // Whoever knew of nothing that is lost has nothing to say.
+    other.apply_one(Admit { cursor: None, requests: vec![request(2)] }).await.unwrap();
+    let told = other.journal(1, 100).await.unwrap().entries;
+    assert_eq!(told.iter().filter(|entry| entry.event == Event::RolledBack).count(), 1);
+}
+
+#[tokio::test]
+async fn keys_of_another_program_are_refused() {
+    let place = OnServer::default();
+    let name = place.0.rsplit_once('=').unwrap().1;
+    Server::get().said(&["SET", &format!("roundtrip:{{{name}}}:live"), "mine"]);
+    let refused = RedisStore::new(&place.0, OPTIONS).unwrap().start().await.unwrap_err();
+    assert!(matches!(&refused, StoreError::NotAStore { reason, .. } if reason.contains(":live is a string")), "{refused}");
+}
+
+#[tokio::test]
+async fn a_newer_format_is_refused() {
+    let place = OnServer::default();
+    place.store(Arc::new(ManualClock::at(START)), OPTIONS).await;
+    let name = place.0.rsplit_once('=').unwrap().1;
+    Server::get().said(&["HSET", &format!("roundtrip:{{{name}}}:numbers"), "format", "99"]);
+    let refused = RedisStore::new(&place.0, OPTIONS).unwrap().start().await.unwrap_err();
+    assert!(matches!(refused, StoreError::NewerFormat { found: 99, known: 1, .. }), "{refused}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_would_lose_what_it_acknowledged_is_refused() {
+    let server = Server::start("--appendfsync always --maxmemory-policy allkeys-lru");
+    let refused = RedisStore::new(&server.url("evicted"), OPTIONS).unwrap().start().await.unwrap_err();
+    assert!(refused.to_string().contains("set `maxmemory-policy noeviction`"), "{refused}");
+}
+
+/// A full server stores nothing of a batch, and goes on when it has room.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_full_server_refuses_whole_batches() {
+    let server = Server::start("--appendfsync always");
+    let store = RedisStore::new(&server.url("full"), OPTIONS).unwrap();
+    store.apply_one(Define { route: route(), policy: policy() }).await.unwrap();
+    server.said(&["CONFIG", "SET", "maxmemory", "1000"]);
+    let admit = Admit { cursor: None, requests: requests(1..=10) };
+    let refused = store.apply_one(admit.clone()).await.unwrap_err();
+    assert!(matches!(refused, StoreError::DiskFull { .. }) && refused.is_retryable(), "{refused}");
+    assert_eq!(store.counts().await.unwrap(), []);
+    server.said(&["CONFIG", "SET", "maxmemory", "0"]);
+    store.apply_one(admit).await.unwrap();
+    assert_eq!(store.counts().await.unwrap()[0].requests, 10);
+}

@@ -50,6 +50,9 @@ pub(super) enum LinkError {
     /// What this process knows to be written is not there.
     #[error("the server has lost writes that it had acknowledged")]
     RolledBack,
+    /// A newer version wrote it.
+    #[error("it has format {0}")]
+    Newer(u32),
     /// Others ticked all the time.
     #[error("others had the turn for too long")]
     Crowded,
@@ -61,6 +64,9 @@ impl LinkError {
         let error = match self {
             LinkError::Damaged(damaged) => return StoreError::Damaged(damaged.to_string()),
             LinkError::Moved | LinkError::RolledBack | LinkError::Crowded => return StoreError::Unknown,
+            LinkError::Newer(found) => {
+                return StoreError::NewerFormat { path: server.to_owned(), found, known: super::FORMAT };
+            }
             LinkError::Server(error) => error,
         };
         let path = server.to_owned();

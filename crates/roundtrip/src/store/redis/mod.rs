@@ -213,7 +213,7 @@ impl RedisStore {
         let mut flight = self.server.flight("0", Mode::Turn);
         let known = flight.look(None).await?;
         if known.format > u64::from(FORMAT) {
-            return Err(Damaged::new("numbers", format!("it has format {}; this version reads {FORMAT}", known.format)).into());
+            return Err(LinkError::Newer(u32::try_from(known.format).unwrap_or(u32::MAX)));
         }
         let now = self.server.now(&known);
         let epoch = next_epoch(known.numbers.newest_epoch, now);
