@@ -81,8 +81,12 @@ pub(super) struct Flight<'a> {
     pub(super) certain: Option<Certain>,
     /// The version that all of it is to be of.
     pub(super) version: u64,
+    /// The version of the fixtures that are known.
+    pub(super) fixtures: Option<u64>,
     pub(super) brought: Brought,
     pub(super) heard: Option<Heard>,
+    /// Where the store stands, if it is not where it was thought to.
+    pub(super) moved: Option<Vec<Value>>,
 }
 
 /// What a call brought.
@@ -95,9 +99,13 @@ enum Answer {
 impl Flight<'_> {
     /// Where the store stands now, given where it stood.
     pub(super) async fn look(&mut self, before: Option<Known>) -> Result<Known, LinkError> {
-        let had = before.as_ref().map(|known| known.numbers.fixtures);
-        let Answer::Moved(answer) = self.ask(None, had, &[]).await? else {
-            return Err(Damaged::new("answers", "wants that nobody had").into());
+        self.fixtures = before.as_ref().map(|known| known.numbers.fixtures);
+        let answer = match self.moved.take() {
+            Some(answer) => answer,
+            None => match self.ask(None, &[]).await? {
+                Answer::Moved(answer) => answer,
+                _ => return Err(Damaged::new("answers", "wants that nobody had").into()),
+            },
         };
         let mut known = self.known(answer)?;
         if let Some(before) = before {
@@ -105,11 +113,17 @@ impl Flight<'_> {
             fixtures.append(&mut known.fixtures);
             known.fixtures = fixtures;
         }
-        self.version = known.version;
+        self.start_from(&known);
         Ok(known)
     }
 
-    async fn ask(&mut self, expected: Option<u64>, fixtures: Option<u64>, wants: &[Want]) -> Result<Answer, LinkError> {
+    /// All that is asked for is to be of where the store stood then.
+    pub(super) fn start_from(&mut self, known: &Known) {
+        self.version = known.version;
+        self.fixtures = Some(known.numbers.fixtures);
+    }
+
+    async fn ask(&mut self, expected: Option<u64>, wants: &[Want]) -> Result<Answer, LinkError> {
         let mut arguments = Arguments::default();
         arguments.push(self.process);
         arguments.push(match self.mode {
@@ -119,7 +133,7 @@ impl Flight<'_> {
         push_or_none(&mut arguments, expected);
         push_or_none(&mut arguments, self.certain.map(|certain| certain.version));
         push_or_none(&mut arguments, self.certain.map(|certain| certain.tag));
-        match fixtures {
+        match self.fixtures {
             Some(version) => arguments.push_number(version),
             None => arguments.push("-1"),
         }
@@ -200,9 +214,13 @@ impl Lender for Flight<'_> {
     type Error = LinkError;
 
     async fn fly(&mut self, wants: &[Want]) -> Result<Vec<Found>, LinkError> {
-        // Fixtures are asked for when the version is another one, and then from the start.
-        let Answer::Here(mut answers) = self.ask(Some(self.version), Some(u64::MAX >> 12), wants).await? else {
-            return Err(LinkError::Moved);
+        let mut answers = match self.ask(Some(self.version), wants).await? {
+            Answer::Here(answers) => answers,
+            Answer::Moved(answer) => {
+                self.moved = Some(answer);
+                return Err(LinkError::Moved);
+            }
+            Answer::Wait(_) => return Err(LinkError::Crowded),
         };
         let mut brought = Vec::with_capacity(wants.len());
         for want in wants {

@@ -258,7 +258,7 @@ impl RedisStore {
         if !writer.run.is_empty() && writer.run != known.run {
             return Err(LinkError::RolledBack);
         }
-        flight.version = known.version;
+        flight.start_from(&known);
         let now = self.server.now(&known);
         let newest_epoch = known.numbers.newest_epoch.max(epoch);
         let known = Known { numbers: Numbers { newest_epoch, now, ..known.numbers }, ..known };
@@ -416,7 +416,7 @@ impl Writer {
 impl Server {
     fn flight<'a>(&'a self, process: &'a str, mode: Mode) -> Flight<'a> {
         let (link, script, brought) = (&self.writing, &self.fetch, Brought::default());
-        Flight { link, script, process, mode, certain: None, version: 0, brought, heard: None }
+        Flight { link, script, process, mode, certain: None, version: 0, fixtures: None, brought, heard: None, moved: None }
     }
 
     fn now(&self, known: &Known) -> UnixMs {

@@ -26,10 +26,10 @@ end
 local function take_turn(me, now)
   redis.set_repl(redis.REPL_NONE)
   local marks = redis.call('HMGET', TURN, 'holder', 'until', 'waiting')
-  local taken = marks[1] and marks[1] ~= me and tonumber(marks[2]) > now
+  local held = marks[1] and tonumber(marks[2]) > now
   local line, place = waiting_besides(me, marks[3], now)
   place = place or #line + 1
-  if taken or place > 1 then
+  if not (held and marks[1] == me) and (held or place > 1) then
     table.insert(line, place, me .. ':' .. text(now) .. ';')
     redis.call('HSET', TURN, 'waiting', table.concat(line))
     return place
