@@ -9,6 +9,10 @@ mod evm;
 mod floor;
 mod lifecycle;
 mod postgres;
+mod redis;
+#[path = "../../crates/roundtrip/tests/it/redis_server.rs"]
+#[allow(clippy::unwrap_used, dead_code, reason = "the tests' own, of which they use more")]
+mod redis_server;
 mod report;
 mod soak;
 mod stations;
@@ -71,6 +75,17 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     if wanted("postgres-backlog") {
         postgres::flatness(&mut report, scale)?;
+    }
+    let on_redis = |n: &usize| wanted("redis") || wanted(&format!("redis-{n}"));
+    let in_flights: Vec<usize> = redis::IN_FLIGHTS.into_iter().filter(on_redis).collect();
+    if !in_flights.is_empty() {
+        redis::beside_floor(&mut report, scale, &in_flights)?;
+    }
+    if wanted("redis-memory") {
+        redis::weights(&mut report)?;
+    }
+    if wanted("redis-backlog") {
+        redis::flatness(&mut report, scale)?;
     }
     // Minutes long, so only if asked for.
     if only == Some("bloat") {

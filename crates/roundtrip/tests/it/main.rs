@@ -19,6 +19,8 @@ mod postgres;
 mod random;
 #[cfg(feature = "redis")]
 mod redis;
+#[cfg(feature = "redis")]
+mod redis_server;
 mod sender;
 #[cfg(feature = "redis")]
 mod sharing;

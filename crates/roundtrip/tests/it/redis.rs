@@ -1,101 +1,31 @@
 //! The Redis store: the conformance suite on servers that the tests start, each case in a
 //! store of its own, with crashes as new handles on it.
 
-use std::net::TcpListener;
-use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant};
 
 use roundtrip::clock::{Clock, ManualClock};
 use roundtrip::sender::LaneStatus;
 use roundtrip::store::journal::Event;
-use roundtrip::store::op::{Admit, Define, LaneOrder, Order};
+use roundtrip::store::op::{Admission, Admit, Define, Effect, LaneOrder, Order, Outcome};
 use roundtrip::store::{Options, ReadExt, RedisStore, Store, StoreError, StoreExt, StoreFuture};
 use roundtrip::testkit::bench::{Harness, OPTIONS, START};
 use roundtrip::testkit::samples::*;
 use roundtrip::words::Nonce;
 
+use crate::redis_server::{Cluster, SYNCED, Server};
 use crate::sharing::{nothing_is_lost, sharing};
 
-/// How long a server may take to start, and anything to happen that must.
-const START_MAX: Duration = Duration::from_secs(60);
-
-/// A server of the test run's own.
-struct Server {
-    folder: PathBuf,
-    port: u16,
-    /// Ends the server and removes its folder when the test run ends, however it ends: its
-    /// input closes then.
-    _keeper: Child,
+/// The one server of this test run.
+fn server() -> &'static Server {
+    static SERVER: OnceLock<Server> = OnceLock::new();
+    SERVER.get_or_init(|| Server::start(SYNCED))
 }
 
-impl Server {
-    /// The one server of this test run.
-    fn get() -> &'static Server {
-        static SERVER: OnceLock<Server> = OnceLock::new();
-        SERVER.get_or_init(|| Server::start("--appendfsync always"))
-    }
-
-    fn start(settings: &str) -> Server {
-        let folder = tempfile::Builder::new().prefix("roundtrip-redis").tempdir().unwrap().keep();
-        let port = free_port();
-        // Started again whenever it dies, until the test run ends.
-        let keep = format!(
-            "cd {folder}; (while [ ! -e stop ]; do redis-server --bind 127.0.0.1 --port {port} --dir {folder} --save '' \
-             --appendonly yes --daemonize no --pidfile {folder}/pid {settings} >> log 2>&1; done) & \
-             cat > /dev/null; touch stop; kill -KILL $(cat pid); wait; rm -rf {folder}",
-            folder = folder.display(),
-        );
-        let keeper = Command::new("sh").arg("-c").arg(keep).stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
-        let server = Server { folder, port, _keeper: keeper };
-        server.wait_until_ready(None);
-        server
-    }
-
-    /// Waits for the server that comes after the one with this process number.
-    fn wait_until_ready(&self, before: Option<String>) {
-        let started = Instant::now();
-        while self.ready().is_none_or(|number| Some(number) == before) {
-            assert!(started.elapsed() < START_MAX, "the server does not start: see {}/log", self.folder.display());
-            std::thread::yield_now();
-        }
-    }
-
-    /// The process number of a server that answers.
-    fn ready(&self) -> Option<String> {
-        let info = self.said(&["INFO", "server"]);
-        info.lines().find_map(|line| line.strip_prefix("process_id:")).map(|number| number.trim().to_owned())
-    }
-
-    /// Ends the server as a power cut would; the next is on its way.
-    fn kill(&self) -> Option<String> {
-        let number = self.ready()?;
-        run(Command::new("kill").arg("-KILL").arg(&number));
-        Some(number)
-    }
-
-    /// What the server answers to a command.
-    fn said(&self, command: &[&str]) -> String {
-        let port = self.port.to_string();
-        let output = Command::new("redis-cli").args(["-h", "127.0.0.1", "-p", &port]).args(command).output();
-        let output = output.unwrap_or_else(|error| panic!("no redis-cli ({error}): run scripts/install-tools"));
-        String::from_utf8_lossy(&output.stdout).trim().to_owned()
-    }
-
-    fn url(&self, name: &str) -> String {
-        format!("redis://127.0.0.1:{}?name={name}", self.port)
-    }
-}
-
-fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
-}
-
-fn run(command: &mut Command) {
-    let status = command.status().unwrap();
-    assert!(status.success(), "{command:?}: {status}");
+/// The one cluster of this test run.
+fn cluster() -> &'static Cluster {
+    static CLUSTER: OnceLock<Cluster> = OnceLock::new();
+    CLUSTER.get_or_init(Cluster::start)
 }
 
 /// A name that no other case has.
@@ -104,12 +34,12 @@ fn name() -> String {
     format!("case-{}", NAMES.fetch_add(1, Ordering::Relaxed))
 }
 
-/// A store of its own, for as long as the server runs.
+/// A store of its own, for as long as its server runs.
 pub(crate) struct OnServer(String);
 
 impl Default for OnServer {
     fn default() -> Self {
-        OnServer(Server::get().url(&name()))
+        OnServer(server().url(&name()))
     }
 }
 
@@ -118,6 +48,18 @@ impl OnServer {
         let store = RedisStore::new(&self.0, options).unwrap().with_clock(clock);
         store.start().await.unwrap();
         store
+    }
+}
+
+impl OnServer {
+    fn on_cluster() -> OnServer {
+        OnServer(cluster().url(&name()))
+    }
+
+    /// What the server answers to a command on one of the store's keys.
+    fn said(&self, command: &str, key: &str, arguments: &[&str]) -> String {
+        let name = self.0.rsplit_once('=').unwrap().1;
+        server().said(&[&[command, &format!("roundtrip:{{{name}}}:{key}")], arguments].concat())
     }
 }
 
@@ -130,10 +72,17 @@ impl Harness for OnServer {
 roundtrip::conformance!(OnServer::default());
 sharing!(OnServer::default());
 
+mod on_a_cluster {
+    use super::OnServer;
+
+    roundtrip::conformance!(OnServer::on_cluster());
+    crate::sharing::sharing!(OnServer::on_cluster());
+}
+
 /// The server dies again and again while requests go through it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_is_killed_loses_nothing() {
-    let server = Server::start("--appendfsync always");
+    let server = Server::start(SYNCED);
     let open = || RedisStore::new(&server.url("killed"), Options::default()).unwrap();
     nothing_is_lost(&open(), &open(), 300, 4, async |_| {
         let before = server.kill();
@@ -145,7 +94,7 @@ async fn a_server_that_is_killed_loses_nothing() {
 /// A server forgets its scripts when it restarts, or when it is told to.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_forgets_its_scripts_is_told_them_again() {
-    let server = Server::start("--appendfsync always");
+    let server = Server::start(SYNCED);
     let open = || RedisStore::new(&server.url("forgetful"), Options::default()).unwrap();
     nothing_is_lost(&open(), &open(), 100, 20, async |_| {
         assert_eq!(tokio::task::block_in_place(|| server.said(&["SCRIPT", "FLUSH"])), "OK");
@@ -153,37 +102,18 @@ async fn a_server_that_forgets_its_scripts_is_told_them_again() {
     .await;
 }
 
-/// What was worked out from a version that is no longer the newest is not written: it is
-/// worked out again.
-#[tokio::test]
-async fn a_process_that_was_stopped_cannot_write_over_others() {
-    let (place, clock) = (OnServer::default(), ManualClock::at(START));
-    let (one, other) = (place.store(Arc::new(clock.clone()), OPTIONS).await, place.store(Arc::new(clock), OPTIONS).await);
-    one.apply_one(Define { route: route(), policy: policy() }).await.unwrap();
-    other.apply_one(Admit { cursor: None, requests: vec![request(1)] }).await.unwrap();
-    // What the server does with a commit from the version before: the one that defined the route.
-    let name = place.0.rsplit_once('=').unwrap().1;
-    let version = |field: &str| Server::get().said(&["HGET", &format!("roundtrip:{{{name}}}:numbers"), field]);
-    let before: u64 = version("version").parse().unwrap();
-    one.apply_one(Admit { cursor: None, requests: vec![request(1), request(2)] }).await.unwrap();
-    assert_eq!(version("version"), (before + 1).to_string(), "one commit, although it began from an old version");
-    assert_eq!(version("seq"), "3", "and it saw what the other had written");
-}
-
 /// A server that comes back with less than it had acknowledged: all lanes stop.
 #[tokio::test]
 async fn a_server_that_lost_writes_is_noticed() {
     let (place, clock) = (OnServer::default(), ManualClock::at(START));
-    let (one, other) =
-        (place.store(Arc::new(clock.clone()), OPTIONS).await, place.store(Arc::new(clock), OPTIONS).await);
+    let open = || place.store(Arc::new(clock.clone()), OPTIONS);
+    let (one, other) = (open().await, open().await);
     let order = Order::Open { destination: destination(), window: 4, first: Nonce(0) };
     one.apply_one(LaneOrder { lane: lane(), order }).await.unwrap();
     one.apply_one(Define { route: route(), policy: policy() }).await.unwrap();
-    // As a replica that had not heard of the last commit: another one has its number.
-    let name = place.0.rsplit_once('=').unwrap().1;
-    let (numbers, lineage) = (format!("roundtrip:{{{name}}}:numbers"), format!("roundtrip:{{{name}}}:lineage"));
-    let version: u64 = Server::get().said(&["HGET", &numbers, "version"]).parse().unwrap();
-    Server::get().said(&["HSET", &lineage, &(version % 1024).to_string(), &format!("{version} 1")]);
+    // As on a replica that had not heard of the last commit: another one has its number.
+    let version: u64 = place.said("HGET", "numbers", &["version"]).parse().unwrap();
+    place.said("HSET", "lineage", &[&(version % 1024).to_string(), &format!("{version} 1")]);
     one.apply_one(Admit { cursor: None, requests: vec![request(1)] }).await.unwrap();
     assert_eq!(one.lane(lane()).await.unwrap().unwrap().status, LaneStatus::Stopped);
     // Whoever knew of nothing that is lost has nothing to say.
@@ -192,11 +122,26 @@ async fn a_server_that_lost_writes_is_noticed() {
     assert_eq!(told.iter().filter(|entry| entry.event == Event::RolledBack).count(), 1);
 }
 
+/// A server that comes back empty.
+#[tokio::test]
+async fn a_server_that_lost_everything_is_noticed() {
+    let place = OnServer::default();
+    let store = place.store(Arc::new(ManualClock::at(START)), OPTIONS).await;
+    store.apply_one(Define { route: route(), policy: policy() }).await.unwrap();
+    for key in ["numbers", "lineage", "fixture", "changed", "journal"] {
+        place.said("DEL", key, &[]);
+    }
+    store.apply_one(Define { route: route(), policy: policy() }).await.unwrap();
+    let told = store.journal(1, 100).await.unwrap().entries;
+    assert!(told.iter().any(|entry| entry.event == Event::RolledBack), "{told:?}");
+    store.apply_one(Admit { cursor: None, requests: vec![request(1)] }).await.unwrap();
+    assert_eq!(place.store(Arc::new(ManualClock::at(START)), OPTIONS).await.counts().await.unwrap()[0].requests, 1);
+}
+
 #[tokio::test]
 async fn keys_of_another_program_are_refused() {
     let place = OnServer::default();
-    let name = place.0.rsplit_once('=').unwrap().1;
-    Server::get().said(&["SET", &format!("roundtrip:{{{name}}}:live"), "mine"]);
+    place.said("SET", "live", &["mine"]);
     let refused = RedisStore::new(&place.0, OPTIONS).unwrap().start().await.unwrap_err();
     assert!(matches!(&refused, StoreError::NotAStore { reason, .. } if reason.contains(":live is a string")), "{refused}");
 }
@@ -205,15 +150,14 @@ async fn keys_of_another_program_are_refused() {
 async fn a_newer_format_is_refused() {
     let place = OnServer::default();
     place.store(Arc::new(ManualClock::at(START)), OPTIONS).await;
-    let name = place.0.rsplit_once('=').unwrap().1;
-    Server::get().said(&["HSET", &format!("roundtrip:{{{name}}}:numbers"), "format", "99"]);
+    place.said("HSET", "numbers", &["format", "99"]);
     let refused = RedisStore::new(&place.0, OPTIONS).unwrap().start().await.unwrap_err();
     assert!(matches!(refused, StoreError::NewerFormat { found: 99, known: 1, .. }), "{refused}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_would_lose_what_it_acknowledged_is_refused() {
-    let server = Server::start("--appendfsync always --maxmemory-policy allkeys-lru");
+    let server = Server::start(&format!("{SYNCED} --maxmemory-policy allkeys-lru"));
     let refused = RedisStore::new(&server.url("evicted"), OPTIONS).unwrap().start().await.unwrap_err();
     assert!(refused.to_string().contains("set `maxmemory-policy noeviction`"), "{refused}");
 }
@@ -221,7 +165,7 @@ async fn a_server_that_would_lose_what_it_acknowledged_is_refused() {
 /// A full server stores nothing of a batch, and goes on when it has room.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_full_server_refuses_whole_batches() {
-    let server = Server::start("--appendfsync always");
+    let server = Server::start(SYNCED);
     let store = RedisStore::new(&server.url("full"), OPTIONS).unwrap();
     store.apply_one(Define { route: route(), policy: policy() }).await.unwrap();
     server.said(&["CONFIG", "SET", "maxmemory", "1000"]);
@@ -232,4 +176,131 @@ async fn a_full_server_refuses_whole_batches() {
     server.said(&["CONFIG", "SET", "maxmemory", "0"]);
     store.apply_one(admit).await.unwrap();
     assert_eq!(store.counts().await.unwrap()[0].requests, 10);
+}
+
+/// The slot of the store goes round from node to node while requests go through it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_slot_that_moves_loses_nothing() {
+    let (cluster, name) = (cluster(), name());
+    let open = || RedisStore::new(&cluster.url(&name), Options::default()).unwrap();
+    let key = format!("roundtrip:{{{name}}}:numbers");
+    nothing_is_lost(&open(), &open(), 200, 6, async |_| tokio::task::block_in_place(|| cluster.move_on(&key))).await;
+}
+
+/// Between a store and its server: lets everything through until it is told to meddle with
+/// the next commit.
+struct Between {
+    address: String,
+    meddling: Arc<Meddling>,
+}
+
+#[derive(Default)]
+struct Meddling {
+    how: std::sync::Mutex<Option<How>>,
+    caught: tokio::sync::Notify,
+    go_on: tokio::sync::Notify,
+}
+
+/// What becomes of the next commit.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum How {
+    /// It is held back until somebody says so.
+    Hold,
+    /// The connection breaks before it.
+    CutBefore,
+    /// The connection breaks after it, with the answer.
+    CutAfter,
+}
+
+/// Only commits say this.
+const COMMIT_SAYS: &[u8] = b"$6\r\nformat\r\n";
+
+impl Between {
+    async fn open(server: &Server) -> Between {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let (meddling, to) = (Arc::new(Meddling::default()), server.address());
+        let meddler = meddling.clone();
+        tokio::spawn(async move {
+            while let Ok((from, _)) = listener.accept().await {
+                tokio::spawn(carry(from, tokio::net::TcpStream::connect(to.clone()).await.unwrap(), meddler.clone()));
+            }
+        });
+        Between { address, meddling }
+    }
+
+    fn next_commit(&self, how: How) {
+        *self.meddling.how.lock().unwrap() = Some(how);
+    }
+}
+
+async fn carry(from: tokio::net::TcpStream, to: tokio::net::TcpStream, meddling: Arc<Meddling>) {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let ((mut from_read, mut from_write), (mut to_read, mut to_write)) = (from.into_split(), to.into_split());
+    let back = tokio::spawn(async move { tokio::io::copy(&mut to_read, &mut from_write).await });
+    let (mut bytes, mut buffer) = (vec![0; 1 << 16], Vec::new());
+    while let Ok(count @ 1..) = from_read.read(&mut bytes).await {
+        buffer.extend(&bytes[..count]);
+        let is_commit = buffer.windows(COMMIT_SAYS.len()).any(|window| window == COMMIT_SAYS);
+        let how = is_commit.then(|| meddling.how.lock().unwrap().take()).flatten();
+        if how.is_some() {
+            meddling.caught.notify_one();
+        }
+        match how {
+            Some(How::CutBefore) => break,
+            Some(How::CutAfter) => back.abort(),
+            Some(How::Hold) => meddling.go_on.notified().await,
+            None => {}
+        }
+        if to_write.write_all(&buffer).await.is_err() {
+            break;
+        }
+        buffer.clear();
+    }
+    back.abort();
+}
+
+/// A process is stopped after it has worked a batch out, and goes on after another has
+/// written: what it worked out is not written, but worked out again.
+#[tokio::test]
+async fn a_process_that_was_stopped_cannot_write_over_others() {
+    let place = OnServer::default();
+    let between = Between::open(server()).await;
+    let clock = ManualClock::at(START);
+    let stopped = OnServer(place.0.replace(&server().address(), &between.address));
+    let (stopped, other) =
+        (stopped.store(Arc::new(clock.clone()), OPTIONS).await, place.store(Arc::new(clock), OPTIONS).await);
+    stopped.apply_one(Define { route: route(), policy: policy() }).await.unwrap();
+    between.next_commit(How::Hold);
+    let admit = |requests| Admit { cursor: None, requests };
+    let stop = async {
+        between.meddling.caught.notified().await;
+        // Its turn lapses.
+        let outcome = other.apply_one(admit(vec![request(1)])).await.unwrap();
+        assert!(matches!(outcome, Outcome::Applied(_)), "{outcome:?}");
+        between.meddling.go_on.notify_one();
+    };
+    let (outcome, ()) = tokio::join!(stopped.apply_one(admit(vec![request(1), request(2)])), stop);
+    let Outcome::Applied(Effect::Admitted(admissions, _)) = outcome.unwrap() else { panic!("not admitted") };
+    assert!(matches!(admissions[..], [Admission::Known { .. }, Admission::New { .. }]), "{admissions:?}");
+    assert_eq!(other.counts().await.unwrap().iter().map(|count| count.requests).sum::<u64>(), 2);
+}
+
+/// A commit whose answer never comes may or may not have been written; its replay has no
+/// second effect.
+#[tokio::test]
+async fn a_connection_that_breaks_leaves_the_outcome_unknown() {
+    let place = OnServer::default();
+    let between = Between::open(server()).await;
+    let store = OnServer(place.0.replace(&server().address(), &between.address));
+    let store = store.store(Arc::new(ManualClock::at(START)), OPTIONS).await;
+    store.apply_one(Define { route: route(), policy: policy() }).await.unwrap();
+    for (n, how, is_written) in [(1, How::CutBefore, false), (2, How::CutAfter, true)] {
+        between.next_commit(how);
+        let admit = Admit { cursor: None, requests: vec![request(n)] };
+        assert_eq!(store.apply_one(admit.clone()).await, Err(StoreError::Unknown));
+        let again = store.apply_one(admit).await.unwrap();
+        assert_eq!(matches!(again, Outcome::Duplicate(_)), is_written, "{again:?}");
+        assert_eq!(store.counts().await.unwrap()[0].requests, n);
+    }
 }

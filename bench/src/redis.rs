@@ -1,0 +1,206 @@
+//! Lifecycles on a Redis server of the run's own, every write synced, beside the leanest
+//! script that somebody would write by hand for the same three durable steps: admit, lease,
+//! answer.
+//!
+//! The script by hand keeps as many in flight, in three batches: one call completes the
+//! first, claims the second and enqueues the third.
+
+use redis::Script;
+use redis::aio::MultiplexedConnection;
+use roundtrip::store::op::{Admit, Define};
+use roundtrip::store::policy::{Gate, RoutePolicy};
+use roundtrip::store::{Batched, Options, RedisStore, Store, StoreExt};
+
+use crate::Scale;
+use crate::lifecycle::{PAYLOAD_BYTES, id, request, route, run, runtime};
+use crate::redis_server::{SYNCED, Server};
+use crate::report::{Report, median};
+
+/// Live requests of the small backlog.
+const SMALL: usize = 1_000;
+const IN_FLIGHT: usize = 1024;
+/// Live requests by which memory is measured.
+const LIVE: usize = 100_000;
+/// How many are in flight, in runs beside the floor.
+pub(crate) const IN_FLIGHTS: [usize; 3] = [1, 128, IN_FLIGHT];
+
+type Failure = Box<dyn std::error::Error>;
+
+const FLOOR: &str = include_str!("redis_floor.lua");
+
+async fn connect(server: &Server) -> Result<MultiplexedConnection, Failure> {
+    let config = redis::AsyncConnectionConfig::new().set_response_timeout(None);
+    let client = redis::Client::open(server.url("").replace("?name=", ""))?;
+    Ok(client.get_multiplexed_async_connection_with_config(&config).await?)
+}
+
+/// A number that the server tells of itself.
+async fn told(server: &Server, section: &str, name: &str) -> Result<f64, Failure> {
+    let info: String = redis::cmd("INFO").arg(section).query_async(&mut connect(server).await?).await?;
+    let line = info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+    Ok(line.ok_or("the server does not tell")?.trim().parse()?)
+}
+
+/// A rate, and how much was logged for each lifecycle.
+type Measured = (f64, f64);
+
+async fn open(server: &Server, name: &str) -> Result<Batched<RedisStore>, Failure> {
+    let store = Batched::new(RedisStore::new(&server.url(name), Options::default())?);
+    let policy = RoutePolicy { publish_on: Gate::Seen, capacity: 10_000_000, ..RoutePolicy::default() };
+    store.apply_one(Define { route: route(), policy }).await?;
+    Ok(store)
+}
+
+async fn admit(store: &impl Store, count: usize) -> Result<(), Failure> {
+    for first in (0..count).step_by(1000) {
+        let requests = (first..count.min(first + 1000)).map(|n| request(n as u64)).collect();
+        store.apply_one(Admit { cursor: None, requests }).await?;
+    }
+    Ok(())
+}
+
+async fn ours(server: &Server, in_flight: usize, backlog: usize, count: u64) -> Result<Measured, Failure> {
+    let store = open(server, "ours").await?;
+    admit(&store, backlog).await?;
+    let before = told(server, "persistence", "aof_current_size").await?;
+    let rate = run(store.clone(), &[], backlog as u64, in_flight, count).await?;
+    let each = (told(server, "persistence", "aof_current_size").await? - before) / count as f64;
+    store.close().await?;
+    empty(server).await?;
+    Ok((rate, each))
+}
+
+/// Forgets everything, and what is logged of it.
+async fn empty(server: &Server) -> Result<(), Failure> {
+    let mut connection = connect(server).await?;
+    () = redis::cmd("FLUSHALL").query_async(&mut connection).await?;
+    () = redis::cmd("BGREWRITEAOF").query_async(&mut connection).await?;
+    while told(server, "persistence", "aof_rewrite_in_progress").await? + told(server, "persistence", "aof_rewrite_scheduled").await? > 0.0 {
+        tokio::task::yield_now().await;
+    }
+    Ok(())
+}
+
+/// The script by hand.
+struct Floor {
+    connection: MultiplexedConnection,
+    script: Script,
+    next: u64,
+    token: u64,
+}
+
+impl Floor {
+    /// One call: completes these, claims and enqueues so many; answers what it claimed.
+    async fn tick(&mut self, done: &[Vec<u8>], claim: usize, enqueue: usize) -> Result<Vec<Vec<u8>>, Failure> {
+        let mut call = self.script.prepare_invoke();
+        for key in ["job", "queue", "lease", "receipt"] {
+            call.key(format!("{{floor}}:{key}"));
+        }
+        call.arg(self.token).arg(self.token + 1).arg(done.len()).arg(claim);
+        for id in done {
+            call.arg(id);
+        }
+        for n in self.next..self.next + enqueue as u64 {
+            call.arg(&id(n).0[..]).arg(request(n).payload.bytes.as_ref());
+        }
+        let claimed: Vec<Vec<u8>> = call.invoke_async(&mut self.connection).await?;
+        self.next += enqueue as u64;
+        self.token += 1;
+        // Every other one is a payload.
+        let claimed: Vec<_> = claimed.chunks_exact(2).map(|pair| (pair[0].clone(), pair[1].len())).collect();
+        assert!(claimed.iter().all(|(_, length)| *length == PAYLOAD_BYTES));
+        Ok(claimed.into_iter().map(|(id, _)| id).collect())
+    }
+
+    async fn run(&mut self, in_flight: usize, count: u64) -> Result<f64, Failure> {
+        let started = std::time::Instant::now();
+        let (mut ended, mut claimed) = (0, Vec::new());
+        while ended < count {
+            ended += claimed.len() as u64;
+            if in_flight < 3 {
+                self.tick(&claimed, 0, 0).await?;
+                self.tick(&[], 0, in_flight).await?;
+                claimed = self.tick(&[], in_flight, 0).await?;
+            } else {
+                claimed = self.tick(&claimed, in_flight / 3, in_flight / 3).await?;
+            }
+        }
+        Ok(ended as f64 / started.elapsed().as_secs_f64())
+    }
+}
+
+async fn floor(server: &Server, in_flight: usize, count: u64) -> Result<Measured, Failure> {
+    let mut floor = Floor { connection: connect(server).await?, script: Script::new(FLOOR), next: 0, token: 0 };
+    let before = told(server, "persistence", "aof_current_size").await?;
+    let rate = floor.run(in_flight, count).await?;
+    let each = (told(server, "persistence", "aof_current_size").await? - before) / count as f64;
+    empty(server).await?;
+    Ok((rate, each))
+}
+
+/// How much memory a live request takes beside its payload, and a receipt.
+async fn memory(server: &Server) -> Result<(f64, f64), Failure> {
+    let store = open(server, "memory").await?;
+    let before = told(server, "memory", "used_memory_dataset").await?;
+    admit(&store, LIVE).await?;
+    let live = told(server, "memory", "used_memory_dataset").await?;
+    let each = (live - before) / LIVE as f64 - PAYLOAD_BYTES as f64;
+    run(store.clone(), &[], LIVE as u64, IN_FLIGHT, LIVE as u64).await?;
+    // As many live as before, and a receipt for each that ended.
+    let receipt = (told(server, "memory", "used_memory_dataset").await? - live) / LIVE as f64;
+    store.close().await?;
+    empty(server).await?;
+    Ok((each, receipt))
+}
+
+/// Ours and the floor, each in turn, so that both meet the same weather.
+pub(crate) fn beside_floor(report: &mut Report, scale: Scale, in_flights: &[usize]) -> Result<(), Failure> {
+    report.store = "redis";
+    let server = Server::start(SYNCED);
+    for &in_flight in in_flights {
+        let count = (scale.lifecycles * in_flight.min(64)) as u64;
+        let (mut rates, mut floors, mut bytes, mut floor_bytes) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        for _ in 0..scale.rounds {
+            let (rate, each) = runtime()?.block_on(ours(&server, in_flight, 0, count))?;
+            let (floor_rate, floor_each) = runtime()?.block_on(floor(&server, in_flight, count))?;
+            eprintln!(
+                "  {in_flight} in flight: {rate:.0}/s, {each:.0} bytes; floor {floor_rate:.0}/s, {floor_each:.0}"
+            );
+            rates.push(rate);
+            floors.push(floor_rate);
+            bytes.push(each);
+            floor_bytes.push(floor_each);
+        }
+        let (bench, beside) = (format!("redis, {in_flight} in flight"), || "hand-written script".to_owned());
+        report.speed(bench.clone(), median(rates), beside(), median(floors), "lifecycles/s");
+        report.cost(format!("{bench}, log"), median(bytes), beside(), median(floor_bytes), "bytes/lifecycle");
+    }
+    report.store = "sqlite";
+    Ok(())
+}
+
+/// Memory for each live request.
+pub(crate) fn weights(report: &mut Report) -> Result<(), Failure> {
+    report.store = "redis";
+    let server = Server::start(SYNCED);
+    let (live, receipt) = runtime()?.block_on(memory(&server))?;
+    let beside = "its payload".to_owned();
+    report.cost("redis, memory of a live request less its payload".into(), live, beside, PAYLOAD_BYTES as f64, "bytes");
+    let beside = "its payload".to_owned();
+    report.cost("redis, memory of a receipt with its journal".into(), receipt, beside, PAYLOAD_BYTES as f64, "bytes");
+    report.store = "sqlite";
+    Ok(())
+}
+
+/// Speed with a small and a large backlog.
+pub(crate) fn flatness(report: &mut Report, scale: Scale) -> Result<(), Failure> {
+    report.store = "redis";
+    let server = Server::start(SYNCED);
+    let count = (scale.lifecycles * 64) as u64;
+    let (large, _) = runtime()?.block_on(ours(&server, IN_FLIGHT, scale.backlog, count))?;
+    let (small, _) = runtime()?.block_on(ours(&server, IN_FLIGHT, SMALL, count))?;
+    let bench = format!("redis, backlog {}", scale.backlog);
+    report.speed(bench, large, format!("backlog {SMALL}"), small, "lifecycles/s");
+    report.store = "sqlite";
+    Ok(())
+}
