@@ -213,7 +213,7 @@ enum How {
 }
 
 /// Only commits say this.
-const COMMIT_SAYS: &[u8] = b"$6\r\nformat\r\n";
+const COMMIT_SAYS: &[u8] = b"$5\r\nMULTI\r\n";
 
 impl Between {
     async fn open(server: &Server) -> Between {

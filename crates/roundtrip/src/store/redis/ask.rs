@@ -1,6 +1,8 @@
 //! Wants as arguments of `fetch.lua`, and its answers as rows. What each want's arguments are
 //! is said there, beside the function of the same name.
 
+use std::collections::BTreeSet;
+
 use redis::Value;
 
 use super::bytes::{
@@ -15,6 +17,9 @@ use crate::words::{Nonce, OccurrenceId, RequestId, UnixMs};
 /// Stands for as many as there are.
 const ALL: usize = i64::MAX as usize;
 
+/// Stands for the ids that were named before.
+const THE_NAMED: &str = "*";
+
 /// Arguments of a script, one after the other.
 #[derive(Debug, Default)]
 pub(super) struct Arguments {
@@ -23,6 +28,12 @@ pub(super) struct Arguments {
 }
 
 impl Arguments {
+    pub(super) fn of(arguments: impl IntoIterator<Item = impl AsRef<[u8]>>) -> Arguments {
+        let mut all = Arguments::default();
+        all.push_all(arguments);
+        all
+    }
+
     pub(super) fn push(&mut self, argument: impl AsRef<[u8]>) {
         self.push_with(|bytes| bytes.extend(argument.as_ref()));
     }
@@ -69,10 +80,16 @@ impl Arguments {
     }
 
     pub(super) fn push_wants(&mut self, wants: &[Want]) {
-        wants.iter().for_each(|want| self.push_one(want));
+        let mut named = None;
+        for want in wants {
+            self.push_one(want, named);
+            if let Want::Named { ids, .. } = want {
+                named = Some(ids).filter(|ids| !ids.is_empty());
+            }
+        }
     }
 
-    fn push_one(&mut self, want: &Want) {
+    fn push_one(&mut self, want: &Want, named: Option<&BTreeSet<RequestId>>) {
         let name = name_of(want);
         self.push_want(name, |own| match want {
             Want::Named { ids, occurrences, slots } => {
@@ -81,6 +98,9 @@ impl Arguments {
                 own.push_all(ids.iter().map(|id| id.0));
                 own.push_all(occurrences.iter().map(|id| id.0));
                 own.push_all(slots.iter().map(|(lane, nonce)| slot(*lane, *nonce)));
+            }
+            Want::Bodies(ids) | Want::Responses(ids) | Want::Ended(ids) | Want::GroupsOf(ids) if named == Some(ids) => {
+                own.push(THE_NAMED);
             }
             Want::Bodies(ids) | Want::Responses(ids) | Want::Ended(ids) | Want::GroupsOf(ids) => {
                 own.push_all(ids.iter().map(|id| id.0));

@@ -66,6 +66,13 @@ impl Heard {
         self.ms.saturating_add(u64::try_from(self.at.elapsed().as_millis()).unwrap_or(u64::MAX))
     }
 
+    /// The server's time, from what `TIME` brings.
+    pub(super) fn from_time(time: Value) -> Result<Heard, Damaged> {
+        let mut parts = list(time)?;
+        let (seconds, micros) = (number(parts.next())?, number(parts.next())?);
+        Ok(Heard::now(seconds.saturating_mul(1000).saturating_add(micros / 1000)))
+    }
+
     pub(super) fn is_older_than(&self, age: Duration) -> bool {
         self.at.elapsed() > age
     }
@@ -140,7 +147,10 @@ impl Flight<'_> {
         arguments.push_wants(wants);
         let until = Instant::now() + TURN_MAX;
         loop {
-            let answer = self.link.call(self.script, &arguments.bytes, &arguments.ends).await?;
+            let answer = match self.mode {
+                Mode::Turn => self.link.watch(self.script, &arguments).await?,
+                Mode::Look => self.link.call(self.script, &arguments).await?,
+            };
             match self.answer(answer)? {
                 Answer::Wait(_) if Instant::now() > until => return Err(LinkError::Crowded),
                 Answer::Wait(before) => tokio::time::sleep(PLACE * before.clamp(1, PLACES_MAX)).await,

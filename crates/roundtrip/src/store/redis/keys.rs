@@ -3,11 +3,13 @@
 //! All keys have one hash tag, the store's name: a store is in one slot, and on one node of
 //! a cluster. Every call declares all keys, in one order, which `lua/keys.lua` repeats.
 
-/// A key that commands write to, by its place among all. Before them come `numbers`, `turn`
-/// and `lineage`, which only scripts touch.
+/// A key, by its place among all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Key {
-    Fixture = 4,
+    Numbers = 1,
+    Turn,
+    Lineage,
+    Fixture,
     Changed,
     Live,
     Body,
@@ -89,6 +91,9 @@ pub(super) fn keys_of(store: &str) -> Vec<(String, &'static str)> {
     KEYS.iter().map(|(name, kind)| (format!("roundtrip:{{{store}}}:{name}"), *kind)).collect()
 }
 
+/// Forgets what is left of a group's items.
+pub(super) const CLEAR: &str = include_str!("lua/clear.lua");
+
 /// Where a store's hints are published.
 pub(super) fn channel_of(store: &str) -> String {
     format!("roundtrip:{{{store}}}:hints")
@@ -117,9 +122,9 @@ impl Script {
         Script::new(&[include_str!("lua/kinds.lua")])
     }
 
-    /// Writes what a tick changed.
-    pub(super) fn commit() -> Script {
-        Script::new(&[include_str!("lua/keys.lua"), include_str!("lua/turn.lua"), include_str!("lua/commit.lua")])
+    /// Gives back a turn.
+    pub(super) fn give() -> Script {
+        Script::new(&[include_str!("lua/keys.lua"), include_str!("lua/give.lua")])
     }
 }
 
@@ -136,7 +141,7 @@ mod tests {
         let names = lines.flat_map(|line| line[6..].split_once('=').unwrap().0.split(',')).map(str::trim);
         let names: Vec<String> = names.map(str::to_lowercase).collect();
         assert_eq!(names, KEYS.map(|(name, _)| name));
-        assert_eq!((Key::Fixture as usize, Key::Journal as usize, Key::Pace as usize), (4, 35, KEYS.len()));
+        assert_eq!((Key::Numbers as usize, Key::Journal as usize, Key::Pace as usize), (1, 35, KEYS.len()));
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! One connection to the node that has the store's slot: calls of scripts, and what to do
-//! when the node says that it is not the one, or not now.
+//! One connection to the node that has the store's slot: calls of scripts, commits, and what
+//! to do when the node says that it is not the one, or not now.
 //!
 //! ```text
 //!   call ──▶ EVALSHA ──▶ answer
@@ -11,6 +11,9 @@
 //!              └ nothing, or a broken connection ──▶ outcome unknown
 //! ```
 //!
+//! Whoever means to commit watches `numbers` from its fetch on: the commit is a transaction
+//! that does nothing if `numbers` changed since, or if it is another connection by then.
+//!
 //! A store has one slot, so following what a node says is all that a cluster asks for; no
 //! map of slots is kept. An error that a node gives by name means that the script wrote
 //! nothing, so it is safe to call again. A connection that breaks is not: whoever calls
@@ -19,11 +22,13 @@
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Client, Cmd, RedisError, Value};
+use redis::aio::ConnectionLike;
+use redis::{AsyncConnectionConfig, Client, Cmd, Pipeline, RedisError, ServerError, Value};
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
-use super::keys::Script;
+use super::keys::{Key, Script};
+use super::ask::Arguments;
 use super::place::Place;
 use crate::store::StoreError;
 use crate::store::loan::Damaged;
@@ -44,7 +49,8 @@ pub(super) enum LinkError {
     Server(#[from] RedisError),
     #[error(transparent)]
     Damaged(#[from] Damaged),
-    /// Another process wrote between two calls that belong together.
+    /// Another process wrote between two calls that belong together, or the connection is
+    /// another one.
     #[error("another process wrote meanwhile")]
     Moved,
     /// What this process knows to be written is not there.
@@ -133,28 +139,39 @@ impl Link {
     }
 
     /// Calls a script with these arguments.
-    pub(super) async fn call(&self, script: &Script, arguments: &[u8], ends: &[usize]) -> Result<Value, LinkError> {
-        let by_hash = self.command("EVALSHA", &script.hash, arguments, ends);
+    pub(super) async fn call(&self, script: &Script, arguments: &Arguments) -> Result<Value, LinkError> {
+        self.call_watching(script, arguments, false).await
+    }
+
+    /// Calls a script; from then on a commit on this connection does nothing if another came
+    /// first.
+    pub(super) async fn watch(&self, script: &Script, arguments: &Arguments) -> Result<Value, LinkError> {
+        self.call_watching(script, arguments, true).await
+    }
+
+    async fn call_watching(&self, script: &Script, arguments: &Arguments, watch: bool) -> Result<Value, LinkError> {
+        let by_hash = self.request(self.command("EVALSHA", &script.hash, arguments), watch);
         let until = Instant::now() + AGAIN_MAX;
         loop {
             let mut connection = self.connect().await?;
-            let error = match by_hash.query_async(&mut connection).await {
+            let error = match last_answer(&mut connection, &by_hash).await {
                 Ok(answer) => return Ok(answer),
                 Err(error) => error,
             };
             let says = error.code().map(Says::of);
             match says {
                 Some(Says::NoScript) => {
-                    let whole = self.command("EVAL", &script.source, arguments, ends);
-                    match whole.query_async(&mut connection).await {
+                    let whole = self.request(self.command("EVAL", &script.source, arguments), watch);
+                    match last_answer(&mut connection, &whole).await {
                         Ok(answer) => return Ok(answer),
                         Err(error) if is_passing(&error) => {}
                         Err(error) => return Err(self.gave_up(error).await),
                     }
                 }
                 Some(Says::Moved) => self.follow(&error).await,
-                Some(Says::Ask) => {
-                    let whole = self.command("EVAL", &script.source, arguments, ends);
+                // A call that is to be followed by a commit waits until the slot has moved.
+                Some(Says::Ask) if !watch => {
+                    let whole = self.command("EVAL", &script.source, arguments);
                     match self.ask(&error, whole).await {
                         Ok(answer) => return Ok(answer),
                         Err(error) if is_passing(&error) => {}
@@ -162,7 +179,7 @@ impl Link {
                     }
                 }
                 Some(Says::Wrong) => self.forget().await,
-                Some(Says::Again) => {}
+                Some(Says::Ask | Says::Again) => {}
                 Some(Says::Full | Says::Other) | None => return Err(self.gave_up(error).await),
             }
             if Instant::now() > until {
@@ -174,20 +191,70 @@ impl Link {
         }
     }
 
+    /// Does all of these commands, or none if `numbers` changed since it was watched; answers
+    /// what the last of them brought.
+    pub(super) async fn commit(&self, commands: &[Cmd]) -> Result<Value, LinkError> {
+        let Some(mut connection) = self.to.lock().await.connection.clone() else { return Err(LinkError::Moved) };
+        let mut all = Pipeline::with_capacity(commands.len() + 2);
+        all.cmd("MULTI");
+        for command in commands {
+            all.add_command(command.clone());
+        }
+        all.cmd("EXEC");
+        let answers = match connection.req_packed_commands(&all, 0, commands.len() + 2).await {
+            Ok(answers) => answers,
+            Err(error) => return Err(self.gave_up(error).await),
+        };
+        match refused(&answers) {
+            Some(error) if is_passing(&error) => {
+                self.follow(&error).await;
+                Err(LinkError::Moved)
+            }
+            Some(error) => Err(error.into()),
+            None => match answers.into_iter().next_back() {
+                Some(Value::Nil) => Err(LinkError::Moved),
+                Some(Value::Array(mut brought)) => match brought.pop() {
+                    Some(last) => Ok(last),
+                    None => Err(Damaged::new("answers", "none").into()),
+                },
+                other => Err(Damaged::new("answers", format!("{other:?} to a commit")).into()),
+            },
+        }
+    }
+
+    /// A command on one of the keys.
+    pub(super) fn on(&self, name: &str, key: Key, arguments: &Arguments) -> Cmd {
+        let mut command = redis::cmd(name);
+        command.arg(self.key(key));
+        push_all(&mut command, arguments);
+        command
+    }
+
+    pub(super) fn key(&self, key: Key) -> &str {
+        &self.keys[key as usize - 1]
+    }
+
+    /// The call, and the watch before it: one that was for an earlier tick is over.
+    fn request(&self, call: Cmd, watch: bool) -> Pipeline {
+        let mut all = Pipeline::new();
+        if watch {
+            all.cmd("UNWATCH");
+            all.cmd("WATCH").arg(self.key(Key::Numbers));
+        }
+        all.add_command(call);
+        all
+    }
+
     /// Runs a plain command, on whatever node the connection leads to.
     pub(super) async fn run(&self, command: &Cmd) -> Result<Value, RedisError> {
         let mut connection = self.connect().await?;
         command.query_async(&mut connection).await
     }
 
-    fn command(&self, verb: &str, script: &str, arguments: &[u8], ends: &[usize]) -> Cmd {
+    fn command(&self, verb: &str, script: &str, arguments: &Arguments) -> Cmd {
         let mut command = redis::cmd(verb);
         command.arg(script).arg(self.keys.len()).arg(&self.keys);
-        let mut start = 0;
-        for &end in ends {
-            command.arg(&arguments[start..end]);
-            start = end;
-        }
+        push_all(&mut command, arguments);
         command
     }
 
@@ -240,6 +307,36 @@ impl Link {
         let (answer,): (Value,) = both.query_async(&mut connection).await?;
         Ok(answer)
     }
+}
+
+fn push_all(command: &mut Cmd, arguments: &Arguments) {
+    let mut start = 0;
+    for &end in &arguments.ends {
+        command.arg(&arguments.bytes[start..end]);
+        start = end;
+    }
+}
+
+/// What the last of these commands brought, or what the first that failed says.
+async fn last_answer(connection: &mut MultiplexedConnection, all: &Pipeline) -> Result<Value, RedisError> {
+    let answers = connection.req_packed_commands(all, 0, all.len()).await?;
+    match refused(&answers) {
+        Some(error) => Err(error),
+        None => Ok(answers.into_iter().next_back().unwrap_or(Value::Nil)),
+    }
+}
+
+/// What the first command says that was not done; inside of a transaction too.
+fn refused(answers: &[Value]) -> Option<RedisError> {
+    let error = |error: &ServerError| RedisError::from(error.clone());
+    answers.iter().find_map(|answer| match answer {
+        Value::ServerError(refusal) => Some(error(refusal)),
+        Value::Array(brought) => brought.iter().find_map(|brought| match brought {
+            Value::ServerError(refusal) => Some(error(refusal)),
+            _ => None,
+        }),
+        _ => None,
+    })
 }
 
 /// Whether a node said it by name, and the call may be made again.

@@ -3,14 +3,14 @@
 //! ```text
 //!   fetch.lua: the turn, what the batch needs, at one version ──▶ Machine::borrow
 //!                                                                     │ tick, apply
-//!   answer ◀── commit.lua: is it still that version? then all of it ◀── what changed
+//!   answer ◀── MULTI, EXEC: is it still that version? then all of it ◀── what changed
 //! ```
 //!
 //! Version for safety, turn for speed. A lock that a dead process cannot hold does not exist
-//! here; so a commit names the version that its tick was worked out from, and is refused if
-//! another commit came first: then the tick starts again. A process that was stopped and
-//! wakes up cannot write. So that nobody works in vain, whoever ticks takes a turn, and gives
-//! it back with the commit; a turn that is not given back lapses after a moment.
+//! here; so the version is watched from the fetch on, and the commit does nothing if another
+//! commit came first: then the tick starts again. A process that was stopped and wakes up
+//! cannot write. So that nobody works in vain, whoever ticks takes a turn, and gives it back
+//! with the commit; a turn that is not given back lapses after a moment.
 //!
 //! Failure modes: a process that dies in a tick has done nothing. A connection that breaks
 //! during a commit leaves the outcome unknown, and the batch is to be replayed. A failover
@@ -30,14 +30,14 @@ mod put;
 use std::sync::{Arc, OnceLock, PoisonError};
 use std::time::Duration;
 
-use redis::Value;
+use redis::Cmd;
 use tokio::sync::{Mutex, OnceCell, Semaphore};
 
-use ask::{Arguments, list, number};
+use ask::{Arguments, list};
 use check::Finding;
 use flight::{Certain, Flight, Heard, Known, Mode};
 use hints::Ear;
-use keys::{Script, channel_of, keys_of};
+use keys::{CLEAR, Key, Script, channel_of, keys_of};
 use link::{Link, LinkError};
 use place::Place;
 use put::Brought;
@@ -60,6 +60,10 @@ const DISTURBED_MAX: usize = 4;
 const TRIES_MAX: usize = 64;
 /// How old the server's time may be that a tick goes by.
 const HEARD_MAX: Duration = Duration::from_secs(1);
+/// How long a tick may take, from its time on.
+const LATE_MAX: Duration = Duration::from_secs(5);
+/// How many versions back a process can tell whether its past is still there.
+const LINEAGE_MAX: u64 = 1024;
 
 /// A store on a Redis server or cluster, which many processes may share.
 pub struct RedisStore {
@@ -83,7 +87,7 @@ struct Server {
     name: String,
     channel: String,
     fetch: Script,
-    commit: Script,
+    give: Script,
     writing: Link,
     reading: Link,
     /// In place of the server's clock, for tests.
@@ -102,14 +106,6 @@ struct Writer {
     tokens: u64,
 }
 
-/// What became of a commit.
-enum Committed {
-    Done(Heard),
-    Moved,
-    /// The tick's time is not the server's.
-    Late,
-}
-
 impl RedisStore {
     /// What URLs of such stores begin with.
     pub(super) const SCHEMES: [&'static str; 5] = ["redis", "rediss", "redis-cluster", "rediss-cluster", "redis+unix"];
@@ -125,7 +121,7 @@ impl RedisStore {
             name: place.in_words(),
             channel: channel_of(&place.name),
             fetch: Script::fetch(),
-            commit: Script::commit(),
+            give: Script::give(),
             writing: Link::new(place.clone(), keys.clone()),
             reading: Link::new(place.clone(), keys),
             clock: None,
@@ -186,7 +182,7 @@ impl RedisStore {
     /// Refuses a server that would lose what it acknowledges, and keys that are not a store's.
     async fn check(&self) -> Result<(), StoreError> {
         let path = || self.server.name.clone();
-        let kinds = self.server.writing.call(&Script::kinds(), &[], &[]).await;
+        let kinds = self.server.writing.call(&Script::kinds(), &Arguments::default()).await;
         let kinds = kinds.and_then(|kinds| Ok(list(kinds)?)).map_err(|error| error.at(&self.server.name))?;
         for (kind, (key, expected)) in kinds.zip(keys_of(&self.server.place.name)) {
             let kind: String = redis::from_redis_value(kind).unwrap_or_default();
@@ -302,18 +298,20 @@ impl RedisStore {
         if writes && known.run.is_empty() {
             known.run = format!("{:016x}{:016x}", fastrand::u64(..), fastrand::u64(..));
         }
-        let arguments = self.arguments(process, epoch, &known, &changes, brought, ticked, writes)?;
-        let answer = self.server.writing.call(&self.server.commit, &arguments.bytes, &arguments.ends).await?;
-        match committed(answer)? {
-            Committed::Done(heard) => known.heard = heard,
-            Committed::Moved | Committed::Late if !writes => {}
-            Committed::Moved | Committed::Late => return Err(LinkError::Moved),
+        if !writes {
+            self.server.give_turn(&self.server.writing, process).await?;
+            writer.known = Some(known);
+            return Ok(());
         }
-        if writes {
-            known.version += 1;
-            writer.certain = Some(Certain { version: known.version, tag: epoch });
-            writer.run.clone_from(&known.run);
+        let commands = self.commands(epoch, &known, &changes, brought, ticked)?;
+        // Whoever was stopped for long has a time that is long past.
+        if known.heard.is_older_than(LATE_MAX) {
+            return Err(LinkError::Moved);
         }
+        known.heard = Heard::from_time(self.server.writing.commit(&commands).await?)?;
+        known.version += 1;
+        writer.certain = Some(Certain { version: known.version, tag: epoch });
+        writer.run.clone_from(&known.run);
         if let Some(numbers) = &changes.numbers {
             known.numbers.high = numbers.high;
             known.numbers.journal_floor = numbers.journal_floor;
@@ -326,34 +324,33 @@ impl RedisStore {
         Ok(())
     }
 
-    /// The arguments of `commit.lua`.
-    #[allow(clippy::too_many_arguments, reason = "each is one of the script's")]
-    fn arguments(
+    /// The commands of a commit. The last tells the time.
+    fn commands(
         &self,
-        process: &str,
         epoch: u64,
         known: &Known,
         changes: &Rows<'_>,
         brought: &Brought,
         ticked: &Ticked,
-        writes: bool,
-    ) -> Result<Arguments, Damaged> {
-        let mut arguments = Arguments::default();
-        arguments.push(process);
-        arguments.push_number(known.version);
-        arguments.push_number(known.version + 1);
-        arguments.push_number(epoch);
-        arguments.push_number(known.heard.ms());
-        arguments.push(&self.server.channel);
-        if !writes {
-            arguments.push("");
-            arguments.push_number(0);
-            return Ok(arguments);
+    ) -> Result<Vec<Cmd>, Damaged> {
+        let link = &self.server.writing;
+        let mut commands = vec![
+            link.on("HSET", Key::Numbers, &numbers(known, changes)),
+            link.on("HSET", Key::Lineage, &lineage(known.version + 1, epoch)),
+            link.on("HDEL", Key::Turn, &Arguments::of(["holder", "until"])),
+        ];
+        let rows = put::put(changes, brought, known.numbers.newest_epoch)?;
+        commands.extend(rows.iter().map(|command| link.on(command.name, command.key, &command.arguments)));
+        for no in &changes.gone_groups {
+            let mut clear = redis::cmd("EVAL");
+            let keys = [Key::ItemOf, Key::Item, Key::ItemBody].map(|key| link.key(key));
+            clear.arg(CLEAR).arg(keys.len()).arg(&keys).arg(&no.to_be_bytes()[..]);
+            commands.push(clear);
         }
-        arguments.push(hints::message(ticked.touched(), epoch));
-        push_numbers(&mut arguments, known, changes);
-        put::put(&mut arguments, changes, brought, known.numbers.newest_epoch)?;
-        Ok(arguments)
+        let mut publish = redis::cmd("PUBLISH");
+        publish.arg(&self.server.channel).arg(hints::message(ticked.touched(), epoch));
+        commands.extend([publish, redis::cmd("TIME")]);
+        Ok(commands)
     }
 
     async fn answer(&self, query: Query) -> Result<Reply, StoreError> {
@@ -384,21 +381,9 @@ impl RedisStore {
         let sight = Sight { epoch, tokens: 0, numbers, fixtures: &known.fixtures };
         let reply = loan::read(&mut flight, self.options, &sight, query).await;
         if let Mode::Turn = mode {
-            self.give_turn(process, &known).await?;
+            self.server.give_turn(&self.server.reading, process).await?;
         }
         reply
-    }
-
-    /// Gives back a turn that brought nothing to write.
-    async fn give_turn(&self, process: &str, known: &Known) -> Result<(), LinkError> {
-        let mut arguments = Arguments::default();
-        arguments.push(process);
-        arguments.push_number(known.version);
-        arguments.push_all(["", ""]);
-        arguments.push_number(known.heard.ms());
-        arguments.push_all(["", ""]);
-        arguments.push_number(0);
-        self.server.reading.call(&self.server.commit, &arguments.bytes, &arguments.ends).await.map(drop)
     }
 }
 
@@ -419,6 +404,11 @@ impl Server {
         Flight { link, script, process, mode, certain: None, version: 0, fixtures: None, brought, heard: None, moved: None }
     }
 
+    /// Gives back a turn that brought nothing to write.
+    async fn give_turn(&self, link: &Link, process: &str) -> Result<(), LinkError> {
+        link.call(&self.give, &Arguments::of([process])).await.map(drop)
+    }
+
     fn now(&self, known: &Known) -> UnixMs {
         match &self.clock {
             Some(clock) => clock.now(),
@@ -428,12 +418,13 @@ impl Server {
 }
 
 /// The numbers as they stand after a commit.
-fn push_numbers(arguments: &mut Arguments, known: &Known, changes: &Rows<'_>) {
+fn numbers(known: &Known, changes: &Rows<'_>) -> Arguments {
     let (high, floor, fixtures) = match &changes.numbers {
         Some(numbers) => (numbers.high, numbers.journal_floor, numbers.fixtures),
         None => (known.numbers.high, known.numbers.journal_floor, known.numbers.fixtures),
     };
     let numbers = [
+        ("version", known.version + 1),
         ("epoch", known.numbers.newest_epoch),
         ("seq", high.seq),
         ("entry", high.entry),
@@ -444,23 +435,20 @@ fn push_numbers(arguments: &mut Arguments, known: &Known, changes: &Rows<'_>) {
         ("fixtures", fixtures),
         ("format", u64::from(FORMAT)),
     ];
-    arguments.push_number(2 * numbers.len() + 2);
+    let mut arguments = Arguments::of(["run", &known.run]);
     for (name, number) in numbers {
         arguments.push(name);
         arguments.push_number(number);
     }
-    arguments.push_all(["run", &known.run]);
+    arguments
 }
 
-fn committed(answer: Value) -> Result<Committed, Damaged> {
-    let mut answer = list(answer)?;
-    let (what, at) = (ask::bytes(answer.next())?, number(answer.next())?);
-    match &what[..] {
-        b"done" => Ok(Committed::Done(Heard::now(at))),
-        b"moved" => Ok(Committed::Moved),
-        b"late" => Ok(Committed::Late),
-        _ => Err(Damaged::new("answers", "an unknown one")),
-    }
+/// Who wrote a version, as `fetch.lua` compares it.
+fn lineage(version: u64, tag: u64) -> Arguments {
+    let mut arguments = Arguments::default();
+    arguments.push_number(version % LINEAGE_MAX);
+    arguments.push(format!("{version} {tag}"));
+    arguments
 }
 
 impl Store for RedisStore {

@@ -1,6 +1,6 @@
-//! Changes as commands of `commit.lua`: one for each kind of change and key, with as many
-//! fields or members as one command takes. What goes comes before what is put, since a
-//! request that moves up takes the place of the one that ended.
+//! Changes as the commands of a commit: one for each kind of change and key, with all of its
+//! fields or members. What goes comes before what is put, since a request that moves up takes
+//! the place of the one that ended.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -13,8 +13,6 @@ use crate::store::journal::Entry;
 use crate::store::loan::{Changes, Damaged, encode, request_of};
 use crate::words::UnixMs;
 
-/// How many arguments one command gets; `lua/keys.lua` says why.
-const ARGUMENTS_MAX: usize = 4000;
 /// How many entries are one part of the journal.
 const PART_ENTRIES: usize = 64;
 /// How many receipts one note tells of.
@@ -29,14 +27,21 @@ pub(super) struct Brought {
     pub(super) notes: Vec<Note>,
 }
 
-/// Commands that are alike, until they are sent as one.
+/// One command of a commit.
+#[derive(Debug)]
+pub(super) struct Command {
+    pub(super) name: &'static str,
+    pub(super) key: Key,
+    pub(super) arguments: Arguments,
+}
+
+/// Commands that are alike, until they become one.
 #[derive(Default)]
 struct Commands(BTreeMap<(Step, Key), Arguments>);
 
 /// Kinds of commands, in the order in which they are sent.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Step {
-    Clear,
     Unlist,
     Delete,
     Put,
@@ -46,7 +51,6 @@ enum Step {
 impl Step {
     fn name(self) -> &'static str {
         match self {
-            Step::Clear => "clear",
             Step::Unlist => "ZREM",
             Step::Delete => "HDEL",
             Step::Put => "HSET",
@@ -89,34 +93,20 @@ impl Commands {
         }
     }
 
-    fn send(self, into: &mut Arguments) {
-        for ((step, key), arguments) in self.0 {
-            let most = if step == Step::Clear { 1 } else { ARGUMENTS_MAX };
-            let mut start = 0;
-            for ends in arguments.ends.chunks(most) {
-                command(into, step.name(), key, ends.len());
-                for &end in ends {
-                    into.push(&arguments.bytes[start..end]);
-                    start = end;
-                }
-            }
-        }
+    fn into_each(self) -> Vec<Command> {
+        let each = self.0.into_iter();
+        each.map(|((step, key), arguments)| Command { name: step.name(), key, arguments }).collect()
     }
 }
 
-fn command(into: &mut Arguments, name: &str, key: Key, arguments: usize) {
-    into.push(name);
-    into.push_number(key as usize);
-    into.push_number(arguments);
+fn command(name: &'static str, key: Key, put: impl FnOnce(&mut Arguments)) -> Command {
+    let mut arguments = Arguments::default();
+    put(&mut arguments);
+    Command { name, key, arguments }
 }
 
 /// The commands that write these changes, in the newest epoch.
-pub(super) fn put(
-    into: &mut Arguments,
-    changes: &Changes<'_>,
-    brought: &Brought,
-    newest_epoch: u64,
-) -> Result<(), Damaged> {
+pub(super) fn put(changes: &Changes<'_>, brought: &Brought, newest_epoch: u64) -> Result<Vec<Command>, Damaged> {
     let mut commands = Commands::default();
     put_requests(&mut commands, changes);
     put_receipts(&mut commands, changes, &brought.notes)?;
@@ -130,13 +120,15 @@ pub(super) fn put(
         });
     }
     put_fixtures(&mut commands, changes)?;
-    commands.send(into);
+    let mut commands = commands.into_each();
     for ((route, state), change) in &changes.counts {
-        command(into, "HINCRBY", Key::Counted, 2);
-        into.push(state_prefix(*route, *state));
-        into.push_number(change);
+        commands.push(command("HINCRBY", Key::Counted, |arguments| {
+            arguments.push(state_prefix(*route, *state));
+            arguments.push_number(change);
+        }));
     }
-    put_journal(into, changes)
+    put_journal(&mut commands, changes)?;
+    Ok(commands)
 }
 
 fn put_requests(commands: &mut Commands, changes: &Changes<'_>) {
@@ -262,7 +254,6 @@ fn put_groups(commands: &mut Commands, changes: &Changes<'_>, brought: &Brought)
             commands.delete(Key::GroupKey, was.key.as_str());
         }
         commands.delete(Key::Group, no.to_be_bytes());
-        commands.of(Step::Clear, Key::ItemOf).push(no.to_be_bytes());
     }
     for (no, row, timer) in &changes.groups {
         let was = brought.groups.get(no).map(|(was, timer)| (was, *timer));
@@ -345,20 +336,22 @@ fn put_fixtures(commands: &mut Commands, changes: &Changes<'_>) -> Result<(), Da
     Ok(())
 }
 
-fn put_journal(into: &mut Arguments, changes: &Changes<'_>) -> Result<(), Damaged> {
+fn put_journal(commands: &mut Vec<Command>, changes: &Changes<'_>) -> Result<(), Damaged> {
     for part in changes.entries.chunks(PART_ENTRIES) {
         let (Some(first), value) = (part.first(), part_of(part)?) else { continue };
-        command(into, "XADD", Key::Journal, 3);
-        into.push_number(first.position);
-        into.push("e");
-        into.push(value);
+        commands.push(command("XADD", Key::Journal, |arguments| {
+            arguments.push_number(first.position);
+            arguments.push("e");
+            arguments.push(value);
+        }));
     }
     if !changes.trimmed.is_empty() {
         // The part that holds the first entry that stays begins less than a part before it.
-        command(into, "XTRIM", Key::Journal, 3);
-        into.push("MINID");
-        into.push("=");
-        into.push_number(changes.trimmed.end.saturating_sub(PART_ENTRIES as u64 - 1));
+        let first = changes.trimmed.end.saturating_sub(PART_ENTRIES as u64 - 1);
+        commands.push(command("XTRIM", Key::Journal, |arguments| {
+            arguments.push_all(["MINID", "="]);
+            arguments.push_number(first);
+        }));
     }
     Ok(())
 }

@@ -43,6 +43,16 @@ local function arguments(first, last)
   return list
 end
 
+-- The ids that operations name, which several wants share: '*' stands for them.
+local named_ids = {}
+
+local function ids_at(first, last)
+  if ARGV[first] == '*' then
+    return named_ids
+  end
+  return arguments(first, last)
+end
+
 -- Pairs of field and value, of those that are there.
 local function found(key, fields)
   local values, pairs_found = get_all(key, fields), {}
@@ -220,8 +230,9 @@ function bring.named(first, last)
       ids[#ids + 1] = id
     end
   end
-  for i = first + 2, ids_last do
-    add(ARGV[i])
+  named_ids = arguments(first + 2, ids_last)
+  for i = 1, #named_ids do
+    add(named_ids[i])
   end
   local shown = get_all(SHOWN, arguments(ids_last + 1, occurrences_last))
   local seqs = {}
@@ -247,9 +258,9 @@ function bring.named(first, last)
   return found(LIVE, seqs_of(ids))
 end
 
--- ids
+-- ids, or '*'
 function bring.bodies(first, last)
-  return found(BODY, seqs_of(arguments(first, last)))
+  return found(BODY, seqs_of(ids_at(first, last)))
 end
 
 -- bytes, numbers
@@ -269,14 +280,14 @@ function bring.bodies_of(first, last)
   return list
 end
 
--- ids
+-- ids, or '*'
 function bring.responses(first, last)
-  return found(RESPONSE, seqs_of(arguments(first, last)))
+  return found(RESPONSE, seqs_of(ids_at(first, last)))
 end
 
--- ids
+-- ids, or '*'
 function bring.ended(first, last)
-  return found(ENDED, arguments(first, last))
+  return found(ENDED, ids_at(first, last))
 end
 
 -- occurrences
@@ -284,14 +295,14 @@ function bring.seen(first, last)
   return found(SEEN, arguments(first, last))
 end
 
--- ids
+-- ids, or '*'
 function bring.groups_of(first, last)
   if redis.call('EXISTS', GROUP_OF) == 0 then
     return {}
   end
-  local groups = {}
-  for i = first, last do
-    numbers_of(between(GROUP_OF, ARGV[i], FIRST8, LAST8, -1), groups)
+  local ids, groups = ids_at(first, last), {}
+  for i = 1, #ids do
+    numbers_of(between(GROUP_OF, ids[i], FIRST8, LAST8, -1), groups)
   end
   return found(GROUP, groups)
 end

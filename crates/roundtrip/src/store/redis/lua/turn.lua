@@ -1,5 +1,5 @@
--- Whose turn it is to tick. Only for speed: what keeps ticks apart is the version, which a
--- commit compares. So the marks are neither logged nor replicated, and whoever dies or stops
+-- Whose turn it is to tick. Only for speed: what keeps ticks apart is that a commit fails if
+-- another came after its fetch. So the marks are neither logged nor replicated, and whoever dies or stops
 -- with the turn loses it soon.
 --
 -- TURN: holder, until; waiting = 'process:last asked;...' in the order of their coming.
@@ -36,13 +36,4 @@ local function take_turn(me, now)
   end
   redis.call('HSET', TURN, 'holder', me, 'until', text(now + TURN_MS), 'waiting', table.concat(line))
   return 0
-end
-
--- Gives the turn back, if `me` has it.
-local function give_turn(me)
-  if redis.call('HGET', TURN, 'holder') == me then
-    redis.set_repl(redis.REPL_NONE)
-    redis.call('HDEL', TURN, 'holder', 'until')
-    redis.set_repl(redis.REPL_ALL)
-  end
 end
