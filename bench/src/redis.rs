@@ -75,7 +75,10 @@ async fn empty(server: &Server) -> Result<(), Failure> {
     let mut connection = connect(server).await?;
     () = redis::cmd("FLUSHALL").query_async(&mut connection).await?;
     () = redis::cmd("BGREWRITEAOF").query_async(&mut connection).await?;
-    while told(server, "persistence", "aof_rewrite_in_progress").await? + told(server, "persistence", "aof_rewrite_scheduled").await? > 0.0 {
+    while told(server, "persistence", "aof_rewrite_in_progress").await?
+        + told(server, "persistence", "aof_rewrite_scheduled").await?
+        > 0.0
+    {
         tokio::task::yield_now().await;
     }
     Ok(())

@@ -143,7 +143,10 @@ async fn keys_of_another_program_are_refused() {
     let place = OnServer::default();
     place.said("SET", "live", &["mine"]);
     let refused = RedisStore::new(&place.0, OPTIONS).unwrap().start().await.unwrap_err();
-    assert!(matches!(&refused, StoreError::NotAStore { reason, .. } if reason.contains(":live is a string")), "{refused}");
+    assert!(
+        matches!(&refused, StoreError::NotAStore { reason, .. } if reason.contains(":live is a string")),
+        "{refused}"
+    );
 }
 
 #[tokio::test]

@@ -87,7 +87,8 @@ pub(crate) struct Cluster(Vec<Server>);
 
 impl Cluster {
     pub(crate) fn start() -> Cluster {
-        let settings = format!("{SYNCED} --cluster-enabled yes --cluster-config-file nodes.conf --cluster-node-timeout 2000");
+        let settings =
+            format!("{SYNCED} --cluster-enabled yes --cluster-config-file nodes.conf --cluster-node-timeout 2000");
         let nodes: Vec<Server> = (0..3).map(|_| Server::begin(&settings)).collect();
         nodes.iter().for_each(|node| node.wait_until_ready(None));
         let mut create = Command::new("redis-cli");

@@ -15,7 +15,7 @@ use crate::store::loan::{CountedRow, Damaged, Found, LiveRow, Reached, Want, dec
 use crate::words::{Nonce, OccurrenceId, RequestId, UnixMs};
 
 /// Stands for as many as there are.
-const ALL: usize = i64::MAX as usize;
+const ALL: usize = usize::MAX >> 1;
 
 /// Stands for the ids that were named before.
 const THE_NAMED: &str = "*";
@@ -286,13 +286,15 @@ pub(super) fn found(want: &Want, value: Value, notes: &mut Vec<Note>) -> Result<
         | Want::Routes(_)
         | Want::Lines(_)
         | Want::Page { .. } => Found::Live(each(value, |[_, row]| live_row(&row))?),
-        Want::Turns { .. } | Want::Claimed(_) => Found::Live(each(value, |[_, row, of]| {
-            Ok(LiveRow { body: Some(body(of)?), ..live_row(&row)? })
-        })?),
-        Want::Ready { .. } => Found::Live(each(value, |[_, row, of]| {
-            Ok(LiveRow { response: Some(payload(of)?), ..live_row(&row)? })
-        })?),
-        Want::Bodies(_) | Want::BodiesOf { .. } => Found::Bodies(each(value, |[of, value]| Ok((seq(&of)?, body(value)?)))?),
+        Want::Turns { .. } | Want::Claimed(_) => {
+            Found::Live(each(value, |[_, row, of]| Ok(LiveRow { body: Some(body(of)?), ..live_row(&row)? }))?)
+        }
+        Want::Ready { .. } => {
+            Found::Live(each(value, |[_, row, of]| Ok(LiveRow { response: Some(payload(of)?), ..live_row(&row)? }))?)
+        }
+        Want::Bodies(_) | Want::BodiesOf { .. } => {
+            Found::Bodies(each(value, |[of, value]| Ok((seq(&of)?, body(value)?)))?)
+        }
         Want::Responses(_) => Found::Responses(each(value, |[of, value]| Ok((seq(&of)?, payload(value)?)))?),
         Want::Ended(_) => Found::Receipts(each(value, |[id, value]| {
             Ok((ColdKey::Request(RequestId(Parts::of("ended", &id).array()?)), receipt(&value)?))
@@ -318,7 +320,9 @@ pub(super) fn found(want: &Want, value: Value, notes: &mut Vec<Note>) -> Result<
             Ok((of, parts.record()?))
         })?),
         Want::Items(_) => Found::Items(each(value, |[no, value]| Ok((seq(&no)?.0, item(&value)?)))?),
-        Want::ItemPayloads { .. } => Found::ItemPayloads(each(value, |[no, value]| Ok((seq(&no)?.0, payload(value)?)))?),
+        Want::ItemPayloads { .. } => {
+            Found::ItemPayloads(each(value, |[no, value]| Ok((seq(&no)?.0, payload(value)?)))?)
+        }
         Want::Counted => {
             let rows = each(value, |[of, count]| Ok((route_state(&of)?.0, text(&count)?)))?;
             let mut counted: std::collections::BTreeMap<RouteNo, u64> = std::collections::BTreeMap::new();
@@ -357,7 +361,9 @@ fn route_state(of: &[u8]) -> Result<(RouteNo, StateKind), Damaged> {
 fn expired(value: Value, of_ids: bool, notes: &mut Vec<Note>) -> Result<Vec<ColdKey>, Damaged> {
     let rows = each(value, |[note, keys]| {
         let keys = keys.chunks_exact(32).map(|key| Parts::of("receipts", key).array());
-        let keys = keys.map(|key| Ok(if of_ids { ColdKey::Request(RequestId(key?)) } else { ColdKey::Occurrence(OccurrenceId(key?)) }));
+        let keys = keys.map(|key| {
+            Ok(if of_ids { ColdKey::Request(RequestId(key?)) } else { ColdKey::Occurrence(OccurrenceId(key?)) })
+        });
         Ok(Note { of_ids, note, keys: keys.collect::<Result<_, Damaged>>()? })
     })?;
     let all = rows.iter().flat_map(|note| note.keys.iter().copied()).collect();

@@ -33,7 +33,7 @@ pub(super) enum Key {
     Parcel,
     Slot,
     Group,
-    GroupKey,
+    GroupNamed,
     GroupOf,
     GroupTimer,
     GroupForget,

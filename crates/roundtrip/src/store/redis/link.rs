@@ -21,14 +21,14 @@
 
 use std::time::Duration;
 
-use redis::aio::MultiplexedConnection;
 use redis::aio::ConnectionLike;
+use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, Cmd, Pipeline, RedisError, ServerError, Value};
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
-use super::keys::{Key, Script};
 use super::ask::Arguments;
+use super::keys::{Key, Script};
 use super::place::Place;
 use crate::store::StoreError;
 use crate::store::loan::Damaged;
@@ -345,9 +345,8 @@ fn is_passing(error: &RedisError) -> bool {
 }
 
 async fn connection_to(client: &Client) -> Result<MultiplexedConnection, RedisError> {
-    let config = AsyncConnectionConfig::new()
-        .set_response_timeout(Some(ANSWER_MAX))
-        .set_connection_timeout(Some(CONNECT_MAX));
+    let config =
+        AsyncConnectionConfig::new().set_response_timeout(Some(ANSWER_MAX)).set_connection_timeout(Some(CONNECT_MAX));
     client.get_multiplexed_async_connection_with_config(&config).await
 }
 

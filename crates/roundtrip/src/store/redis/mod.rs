@@ -106,6 +106,16 @@ struct Writer {
     tokens: u64,
 }
 
+/// A tick that is done, but for being written.
+struct Done<'a> {
+    process: &'a str,
+    epoch: u64,
+    ticked: &'a Ticked,
+    brought: Brought,
+    /// Whether it is written although it changed no row.
+    must: bool,
+}
+
 impl RedisStore {
     /// What URLs of such stores begin with.
     pub(super) const SCHEMES: [&'static str; 5] = ["redis", "rediss", "redis-cluster", "rediss-cluster", "redis+unix"];
@@ -218,7 +228,7 @@ impl RedisStore {
         let ticked = loan::shorten_leases(&mut flight, self.options, &sight).await?;
         let brought = std::mem::take(&mut flight.brought);
         let known = Known { numbers, ..known };
-        self.write(writer, "0", epoch, known, &ticked, &brought, true).await?;
+        self.write(writer, known, Done { process: "0", epoch, ticked: &ticked, brought, must: true }).await?;
         Ok(epoch)
     }
 
@@ -261,7 +271,8 @@ impl RedisStore {
         let sight = Sight { epoch, tokens: writer.tokens, numbers: known.numbers, fixtures: &known.fixtures };
         if writer.rolled_back {
             let stopped = loan::stop_lanes(self.options, &sight);
-            self.write(writer, &process, epoch, known, &stopped, &Brought::default(), false).await?;
+            let done = Done { process: &process, epoch, ticked: &stopped, brought: Brought::default(), must: false };
+            self.write(writer, known, done).await?;
             writer.rolled_back = false;
             return Err(LinkError::Moved);
         }
@@ -276,41 +287,32 @@ impl RedisStore {
         // A token that was issued is never issued again, whatever becomes of the commit.
         writer.tokens = ticked.tokens();
         let brought = std::mem::take(&mut flight.brought);
-        self.write(writer, &process, epoch, known, &ticked, &brought, false).await?;
+        self.write(writer, known, Done { process: &process, epoch, ticked: &ticked, brought, must: false }).await?;
         let (outcomes, touched, _) = ticked.finish();
         self.hints.give(touched);
         Ok(outcomes)
     }
 
     /// Writes what a tick changed, and remembers where the store stands then.
-    async fn write(
-        &self,
-        writer: &mut Writer,
-        process: &str,
-        epoch: u64,
-        mut known: Known,
-        ticked: &Ticked,
-        brought: &Brought,
-        must: bool,
-    ) -> Result<(), LinkError> {
-        let changes = ticked.changes()?;
-        let writes = must || !changes.is_empty();
+    async fn write(&self, writer: &mut Writer, mut known: Known, done: Done<'_>) -> Result<(), LinkError> {
+        let changes = done.ticked.changes()?;
+        let writes = done.must || !changes.is_empty();
         if writes && known.run.is_empty() {
             known.run = format!("{:016x}{:016x}", fastrand::u64(..), fastrand::u64(..));
         }
         if !writes {
-            self.server.give_turn(&self.server.writing, process).await?;
+            self.server.give_turn(&self.server.writing, done.process).await?;
             writer.known = Some(known);
             return Ok(());
         }
-        let commands = self.commands(epoch, &known, &changes, brought, ticked)?;
+        let commands = self.commands(&known, &changes, &done)?;
         // Whoever was stopped for long has a time that is long past.
         if known.heard.is_older_than(LATE_MAX) {
             return Err(LinkError::Moved);
         }
         known.heard = Heard::from_time(self.server.writing.commit(&commands).await?)?;
         known.version += 1;
-        writer.certain = Some(Certain { version: known.version, tag: epoch });
+        writer.certain = Some(Certain { version: known.version, tag: done.epoch });
         writer.run.clone_from(&known.run);
         if let Some(numbers) = &changes.numbers {
             known.numbers.high = numbers.high;
@@ -325,21 +327,14 @@ impl RedisStore {
     }
 
     /// The commands of a commit. The last tells the time.
-    fn commands(
-        &self,
-        epoch: u64,
-        known: &Known,
-        changes: &Rows<'_>,
-        brought: &Brought,
-        ticked: &Ticked,
-    ) -> Result<Vec<Cmd>, Damaged> {
+    fn commands(&self, known: &Known, changes: &Rows<'_>, done: &Done<'_>) -> Result<Vec<Cmd>, Damaged> {
         let link = &self.server.writing;
         let mut commands = vec![
             link.on("HSET", Key::Numbers, &numbers(known, changes)),
-            link.on("HSET", Key::Lineage, &lineage(known.version + 1, epoch)),
+            link.on("HSET", Key::Lineage, &lineage(known.version + 1, done.epoch)),
             link.on("HDEL", Key::Turn, &Arguments::of(["holder", "until"])),
         ];
-        let rows = put::put(changes, brought, known.numbers.newest_epoch)?;
+        let rows = put::put(changes, &done.brought, known.numbers.newest_epoch)?;
         commands.extend(rows.iter().map(|command| link.on(command.name, command.key, &command.arguments)));
         for no in &changes.gone_groups {
             let mut clear = redis::cmd("EVAL");
@@ -348,7 +343,7 @@ impl RedisStore {
             commands.push(clear);
         }
         let mut publish = redis::cmd("PUBLISH");
-        publish.arg(&self.server.channel).arg(hints::message(ticked.touched(), epoch));
+        publish.arg(&self.server.channel).arg(hints::message(done.ticked.touched(), done.epoch));
         commands.extend([publish, redis::cmd("TIME")]);
         Ok(commands)
     }
@@ -401,7 +396,18 @@ impl Writer {
 impl Server {
     fn flight<'a>(&'a self, process: &'a str, mode: Mode) -> Flight<'a> {
         let (link, script, brought) = (&self.writing, &self.fetch, Brought::default());
-        Flight { link, script, process, mode, certain: None, version: 0, fixtures: None, brought, heard: None, moved: None }
+        Flight {
+            link,
+            script,
+            process,
+            mode,
+            certain: None,
+            version: 0,
+            fixtures: None,
+            brought,
+            heard: None,
+            moved: None,
+        }
     }
 
     /// Gives back a turn that brought nothing to write.

@@ -5,7 +5,9 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::ask::{Arguments, Note};
-use super::bytes::{Member, members, put_body, put_item, put_live, put_payload, receipt_when, slot, state_prefix, when};
+use super::bytes::{
+    Member, members, put_body, put_item, put_live, put_payload, receipt_when, slot, state_prefix, when,
+};
 use super::keys::Key;
 use crate::inbox::{StateKind, When};
 use crate::store::disk::{ColdKey, ColdReceipt, GroupRow};
@@ -251,7 +253,7 @@ fn put_groups(commands: &mut Commands, changes: &Changes<'_>, brought: &Brought)
     for no in &changes.gone_groups {
         if let Some((was, timer)) = brought.groups.get(no) {
             relist_group(commands, *no, Some((was, *timer)), None);
-            commands.delete(Key::GroupKey, was.key.as_str());
+            commands.delete(Key::GroupNamed, was.key.as_str());
         }
         commands.delete(Key::Group, no.to_be_bytes());
     }
@@ -289,7 +291,7 @@ fn put_group(
     let record = encode(row)?;
     relist_group(commands, no, was, Some((row, timer)));
     if was.is_none() {
-        commands.put(Key::GroupKey, row.key.as_str(), |value| value.extend(no.to_be_bytes()));
+        commands.put(Key::GroupNamed, row.key.as_str(), |value| value.extend(no.to_be_bytes()));
     }
     commands.put(Key::Group, no.to_be_bytes(), |value| {
         value.extend(when(timer));
