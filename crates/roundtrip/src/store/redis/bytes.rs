@@ -271,3 +271,32 @@ pub(super) fn after(now: UnixMs) -> [u8; 8] {
 pub(super) fn seq(value: &[u8]) -> Result<Seq, Damaged> {
     Parts::of("numbers", value).number().map(Seq)
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+    use super::*;
+    use crate::store::loan::encode;
+    use crate::words::RequestId;
+
+    /// `fetch.lua` finds the id of a request in its record: after the number, seven bits to a
+    /// byte, and a length.
+    #[test]
+    fn a_record_begins_with_its_number_and_id() {
+        let start = |seq: u64| encode(&(Seq(seq), RequestId([7; 32]))).unwrap();
+        for (seq, bytes) in [(1, 1), (127, 1), (128, 2), (u64::MAX, 10)] {
+            assert_eq!(start(seq)[bytes..], [&[32][..], &[7; 32]].concat(), "{seq}");
+        }
+    }
+
+    #[test]
+    fn bodies_survive() {
+        for trace in [None, Some(""), Some("00-abc-01")] {
+            let kept = Body { payload: Payload::raw(vec![1, 2, 3]), trace: trace.map(Box::from) };
+            let mut value = Vec::new();
+            put_body(&mut value, &kept);
+            assert_eq!(body(value).unwrap(), kept);
+        }
+        assert!(body(vec![0, 0]).is_err() && body(vec![9, 255, 255]).is_err());
+    }
+}

@@ -25,6 +25,8 @@ const PLACES_MAX: u32 = 8;
 pub(super) enum Mode {
     /// A tick, or a read that must not be disturbed: only one at a time.
     Turn,
+    /// A tick of a process that seems to be alone: it takes a turn only if others do.
+    Alone,
     /// A read.
     Look,
 }
@@ -135,6 +137,7 @@ impl Flight<'_> {
         arguments.push(self.process);
         arguments.push(match self.mode {
             Mode::Turn => "tick",
+            Mode::Alone => "alone",
             Mode::Look => "read",
         });
         push_or_none(&mut arguments, expected);
@@ -148,12 +151,16 @@ impl Flight<'_> {
         let until = Instant::now() + TURN_MAX;
         loop {
             let answer = match self.mode {
-                Mode::Turn => self.link.watch(self.script, &arguments).await?,
+                Mode::Turn | Mode::Alone => self.link.watch(self.script, &arguments).await?,
                 Mode::Look => self.link.call(self.script, &arguments).await?,
             };
             match self.answer(answer)? {
                 Answer::Wait(_) if Instant::now() > until => return Err(LinkError::Crowded),
-                Answer::Wait(before) => tokio::time::sleep(PLACE * before.clamp(1, PLACES_MAX)).await,
+                Answer::Wait(before) => {
+                    // Whoever has waited has the turn in the end.
+                    self.mode = Mode::Turn;
+                    tokio::time::sleep(PLACE * before.clamp(1, PLACES_MAX)).await;
+                }
                 other => return Ok(other),
             }
         }

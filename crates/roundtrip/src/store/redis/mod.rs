@@ -9,8 +9,8 @@
 //! Version for safety, turn for speed. A lock that a dead process cannot hold does not exist
 //! here; so the version is watched from the fetch on, and the commit does nothing if another
 //! commit came first: then the tick starts again. A process that was stopped and wakes up
-//! cannot write. So that nobody works in vain, whoever ticks takes a turn, and gives it back
-//! with the commit; a turn that is not given back lapses after a moment.
+//! cannot write. So that nobody works in vain, whoever finds others at work takes a turn, and
+//! gives it back with the commit; a turn that is not given back lapses after a moment.
 //!
 //! Failure modes: a process that dies in a tick has done nothing. A connection that breaks
 //! during a commit leaves the outcome unknown, and the batch is to be replayed. A failover
@@ -58,6 +58,8 @@ const READERS_MAX: usize = 16;
 const DISTURBED_MAX: usize = 4;
 /// How often a tick or a read is begun anew before its caller is told to try again.
 const TRIES_MAX: usize = 64;
+/// How many ticks take a turn at once after one that another process came before.
+const CROWDED: u32 = 64;
 /// How old the server's time may be that a tick goes by.
 const HEARD_MAX: Duration = Duration::from_secs(1);
 /// How long a tick may take, from its time on.
@@ -104,6 +106,8 @@ struct Writer {
     /// Whether acknowledged writes were found to be lost, and lanes are still to be stopped.
     rolled_back: bool,
     tokens: u64,
+    /// How many more ticks take a turn at once, since others tick too.
+    crowded: u32,
 }
 
 /// A tick that is done, but for being written.
@@ -114,6 +118,8 @@ struct Done<'a> {
     brought: Brought,
     /// Whether it is written although it changed no row.
     must: bool,
+    /// Whether there is a turn to give back.
+    has_turn: bool,
 }
 
 impl RedisStore {
@@ -228,7 +234,8 @@ impl RedisStore {
         let ticked = loan::shorten_leases(&mut flight, self.options, &sight).await?;
         let brought = std::mem::take(&mut flight.brought);
         let known = Known { numbers, ..known };
-        self.write(writer, known, Done { process: "0", epoch, ticked: &ticked, brought, must: true }).await?;
+        self.write(writer, known, Done { process: "0", epoch, ticked: &ticked, brought, must: true, has_turn: true })
+            .await?;
         Ok(epoch)
     }
 
@@ -242,7 +249,7 @@ impl RedisStore {
             };
             writer.known = None;
             match error {
-                LinkError::Moved => {}
+                LinkError::Moved => writer.crowded = CROWDED,
                 LinkError::RolledBack => writer.notice_rollback(&self.server.name),
                 error => {
                     tracing::warn!(%error, server = %self.server.name, "a batch was not stored");
@@ -255,7 +262,9 @@ impl RedisStore {
 
     async fn try_tick(&self, writer: &mut Writer, epoch: u64, batch: &[Op]) -> Result<Vec<Outcome>, LinkError> {
         let process = format!("{epoch}0");
-        let mut flight = self.server.flight(&process, Mode::Turn);
+        let mode = if writer.crowded > 0 { Mode::Turn } else { Mode::Alone };
+        writer.crowded = writer.crowded.saturating_sub(1);
+        let mut flight = self.server.flight(&process, mode);
         flight.certain = writer.certain;
         let known = match writer.known.take().filter(|known| !known.heard.is_older_than(HEARD_MAX)) {
             Some(known) => known,
@@ -271,7 +280,14 @@ impl RedisStore {
         let sight = Sight { epoch, tokens: writer.tokens, numbers: known.numbers, fixtures: &known.fixtures };
         if writer.rolled_back {
             let stopped = loan::stop_lanes(self.options, &sight);
-            let done = Done { process: &process, epoch, ticked: &stopped, brought: Brought::default(), must: false };
+            let done = Done {
+                process: &process,
+                epoch,
+                ticked: &stopped,
+                brought: Brought::default(),
+                must: false,
+                has_turn: true,
+            };
             self.write(writer, known, done).await?;
             writer.rolled_back = false;
             return Err(LinkError::Moved);
@@ -279,6 +295,7 @@ impl RedisStore {
         let ticked = match loan::tick(&mut flight, self.options, &sight, batch).await {
             // What is known is a little old: with what is known now, at once.
             Err(LinkError::Moved) => {
+                writer.crowded = CROWDED;
                 writer.known = Some(flight.look(Some(known)).await?);
                 return Box::pin(self.try_tick(writer, epoch, batch)).await;
             }
@@ -286,8 +303,9 @@ impl RedisStore {
         };
         // A token that was issued is never issued again, whatever becomes of the commit.
         writer.tokens = ticked.tokens();
-        let brought = std::mem::take(&mut flight.brought);
-        self.write(writer, known, Done { process: &process, epoch, ticked: &ticked, brought, must: false }).await?;
+        let (brought, has_turn) = (std::mem::take(&mut flight.brought), matches!(flight.mode, Mode::Turn));
+        self.write(writer, known, Done { process: &process, epoch, ticked: &ticked, brought, must: false, has_turn })
+            .await?;
         let (outcomes, touched, _) = ticked.finish();
         self.hints.give(touched);
         Ok(outcomes)
@@ -301,7 +319,9 @@ impl RedisStore {
             known.run = format!("{:016x}{:016x}", fastrand::u64(..), fastrand::u64(..));
         }
         if !writes {
-            self.server.give_turn(&self.server.writing, done.process).await?;
+            if done.has_turn {
+                self.server.give_turn(&self.server.writing, done.process).await?;
+            }
             writer.known = Some(known);
             return Ok(());
         }

@@ -1,6 +1,6 @@
 -- Brings what a tick or a read wants, as it is at one version.
 --
--- ARGV: process, 'tick' or 'read', the version that is expected or '', the version and tag
+-- ARGV: process, 'tick', 'alone' or 'read', the version that is expected or '', the version and tag
 --       that the process knows of for certain or '', the fixtures' version that it has; then
 --       for each want its name, how many arguments it has, and those.
 -- Answer: what became of the call; the time; then
@@ -628,7 +628,7 @@ local function is_lost(version)
 end
 
 local now = server_ms()
-if mode == 'tick' then
+if mode == 'tick' or (mode == 'alone' and not is_alone(me, now)) then
   local before = take_turn(me, now)
   if before > 0 then
     return {'wait', now, before}

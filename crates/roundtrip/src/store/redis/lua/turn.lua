@@ -37,3 +37,10 @@ local function take_turn(me, now)
   redis.call('HSET', TURN, 'holder', me, 'until', text(now + TURN_MS), 'waiting', table.concat(line))
   return 0
 end
+
+-- Whether nobody but `me` has or waits for the turn: whoever ticks alone need not take it.
+local function is_alone(me, now)
+  local marks = redis.call('HMGET', TURN, 'holder', 'until', 'waiting')
+  local held = marks[1] and marks[1] ~= me and tonumber(marks[2]) > now
+  return not held and #waiting_besides(me, marks[3], now) == 0
+end
