@@ -10,9 +10,6 @@ mod floor;
 mod lifecycle;
 mod postgres;
 mod redis;
-#[path = "../../crates/roundtrip/tests/it/redis_server.rs"]
-#[allow(clippy::unwrap_used, dead_code, reason = "the tests' own, of which they use more")]
-mod redis_server;
 mod report;
 mod soak;
 mod stations;

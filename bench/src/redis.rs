@@ -10,10 +10,10 @@ use redis::aio::MultiplexedConnection;
 use roundtrip::store::op::{Admit, Define};
 use roundtrip::store::policy::{Gate, RoutePolicy};
 use roundtrip::store::{Batched, Options, RedisStore, Store, StoreExt};
+use roundtrip::testkit::servers::RedisServer;
 
 use crate::Scale;
 use crate::lifecycle::{PAYLOAD_BYTES, id, request, route, run, runtime};
-use crate::redis_server::{SYNCED, Server};
 use crate::report::{Report, median};
 
 /// Live requests of the small backlog.
@@ -28,14 +28,14 @@ type Failure = Box<dyn std::error::Error>;
 
 const FLOOR: &str = include_str!("redis_floor.lua");
 
-async fn connect(server: &Server) -> Result<MultiplexedConnection, Failure> {
+async fn connect(server: &RedisServer) -> Result<MultiplexedConnection, Failure> {
     let config = redis::AsyncConnectionConfig::new().set_response_timeout(None);
     let client = redis::Client::open(server.url("").replace("?name=", ""))?;
     Ok(client.get_multiplexed_async_connection_with_config(&config).await?)
 }
 
 /// A number that the server tells of itself.
-async fn told(server: &Server, section: &str, name: &str) -> Result<f64, Failure> {
+async fn told(server: &RedisServer, section: &str, name: &str) -> Result<f64, Failure> {
     let info: String = redis::cmd("INFO").arg(section).query_async(&mut connect(server).await?).await?;
     let line = info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
     Ok(line.ok_or("the server does not tell")?.trim().parse()?)
@@ -44,7 +44,7 @@ async fn told(server: &Server, section: &str, name: &str) -> Result<f64, Failure
 /// A rate, and how much was logged for each lifecycle.
 type Measured = (f64, f64);
 
-async fn open(server: &Server, name: &str) -> Result<Batched<RedisStore>, Failure> {
+async fn open(server: &RedisServer, name: &str) -> Result<Batched<RedisStore>, Failure> {
     let store = Batched::new(RedisStore::new(&server.url(name), Options::default())?);
     let policy = RoutePolicy { publish_on: Gate::Seen, capacity: 10_000_000, ..RoutePolicy::default() };
     store.apply_one(Define { route: route(), policy }).await?;
@@ -59,7 +59,7 @@ async fn admit(store: &impl Store, count: usize) -> Result<(), Failure> {
     Ok(())
 }
 
-async fn ours(server: &Server, in_flight: usize, backlog: usize, count: u64) -> Result<Measured, Failure> {
+async fn ours(server: &RedisServer, in_flight: usize, backlog: usize, count: u64) -> Result<Measured, Failure> {
     let store = open(server, "ours").await?;
     admit(&store, backlog).await?;
     let before = told(server, "persistence", "aof_current_size").await?;
@@ -71,7 +71,7 @@ async fn ours(server: &Server, in_flight: usize, backlog: usize, count: u64) -> 
 }
 
 /// Forgets everything, and what is logged of it.
-async fn empty(server: &Server) -> Result<(), Failure> {
+async fn empty(server: &RedisServer) -> Result<(), Failure> {
     let mut connection = connect(server).await?;
     () = redis::cmd("FLUSHALL").query_async(&mut connection).await?;
     () = redis::cmd("BGREWRITEAOF").query_async(&mut connection).await?;
@@ -132,7 +132,7 @@ impl Floor {
     }
 }
 
-async fn floor(server: &Server, in_flight: usize, count: u64) -> Result<Measured, Failure> {
+async fn floor(server: &RedisServer, in_flight: usize, count: u64) -> Result<Measured, Failure> {
     let mut floor = Floor { connection: connect(server).await?, script: Script::new(FLOOR), next: 0, token: 0 };
     let before = told(server, "persistence", "aof_current_size").await?;
     let rate = floor.run(in_flight, count).await?;
@@ -142,7 +142,7 @@ async fn floor(server: &Server, in_flight: usize, count: u64) -> Result<Measured
 }
 
 /// How much memory a live request takes beside its payload, and a receipt.
-async fn memory(server: &Server) -> Result<(f64, f64), Failure> {
+async fn memory(server: &RedisServer) -> Result<(f64, f64), Failure> {
     let store = open(server, "memory").await?;
     let before = told(server, "memory", "used_memory_dataset").await?;
     admit(&store, LIVE).await?;
@@ -159,7 +159,7 @@ async fn memory(server: &Server) -> Result<(f64, f64), Failure> {
 /// Ours and the floor, each in turn, so that both meet the same weather.
 pub(crate) fn beside_floor(report: &mut Report, scale: Scale, in_flights: &[usize]) -> Result<(), Failure> {
     report.store = "redis";
-    let server = Server::start(SYNCED);
+    let server = RedisServer::start(RedisServer::SYNCED)?;
     for &in_flight in in_flights {
         let count = (scale.lifecycles * in_flight.min(64)) as u64;
         let (mut rates, mut floors, mut bytes, mut floor_bytes) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
@@ -185,7 +185,7 @@ pub(crate) fn beside_floor(report: &mut Report, scale: Scale, in_flights: &[usiz
 /// Memory for each live request.
 pub(crate) fn weights(report: &mut Report) -> Result<(), Failure> {
     report.store = "redis";
-    let server = Server::start(SYNCED);
+    let server = RedisServer::start(RedisServer::SYNCED)?;
     let (live, receipt) = runtime()?.block_on(memory(&server))?;
     let beside = "its payload".to_owned();
     report.cost("redis, memory of a live request less its payload".into(), live, beside, PAYLOAD_BYTES as f64, "bytes");
@@ -198,7 +198,7 @@ pub(crate) fn weights(report: &mut Report) -> Result<(), Failure> {
 /// Speed with a small and a large backlog.
 pub(crate) fn flatness(report: &mut Report, scale: Scale) -> Result<(), Failure> {
     report.store = "redis";
-    let server = Server::start(SYNCED);
+    let server = RedisServer::start(RedisServer::SYNCED)?;
     let count = (scale.lifecycles * 64) as u64;
     let (large, _) = runtime()?.block_on(ours(&server, IN_FLIGHT, scale.backlog, count))?;
     let (small, _) = runtime()?.block_on(ours(&server, IN_FLIGHT, SMALL, count))?;

@@ -21,7 +21,7 @@ use alloy::primitives::{Address, B256, Bytes};
 use alloy::rpc::client::RpcClient;
 use alloy::sol_types::SolEvent;
 use roundtrip::store::{Options, ReadExt, Store, open};
-use roundtrip::testkit::servers::PostgresServer;
+use roundtrip::testkit::servers::{PostgresServer, RedisCluster, RedisServer};
 use roundtrip_evm::testkit::account::{deploy_board, dev_signers};
 use roundtrip_evm::testkit::board::RequestBoard;
 use roundtrip_evm::testkit::checker::{Verdict, check};
@@ -377,16 +377,37 @@ fn postgres() -> &'static PostgresServer {
     SERVER.get_or_init(|| PostgresServer::start(&[]).unwrap())
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn relays_that_share_a_postgres_lose_and_double_nothing() {
-    let schemas = std::cell::Cell::new(0);
+fn redis() -> &'static RedisServer {
+    static SERVER: OnceLock<RedisServer> = OnceLock::new();
+    SERVER.get_or_init(|| RedisServer::start(RedisServer::SYNCED).unwrap())
+}
+
+fn redis_cluster() -> &'static RedisCluster {
+    static CLUSTER: OnceLock<RedisCluster> = OnceLock::new();
+    CLUSTER.get_or_init(|| RedisCluster::start().unwrap())
+}
+
+/// Runs of relays that share a store, under names of their own.
+async fn shared(url: impl Fn(&str) -> String, kill_server: fn()) {
+    let names = std::cell::Cell::new(0);
     runs(|| {
-        schemas.set(schemas.get() + 1);
-        let url = postgres().url(&format!("chaos_{}", schemas.get()));
-        let kill = || {
-            postgres().kill().unwrap();
-        };
-        Home { url, relays: RELAYS, kill_server: Some(kill) }
+        names.set(names.get() + 1);
+        Home { url: url(&format!("chaos_{}", names.get())), relays: RELAYS, kill_server: Some(kill_server) }
     })
     .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn relays_that_share_a_postgres_lose_and_double_nothing() {
+    shared(|name| postgres().url(name), || assert!(postgres().kill().is_ok())).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn relays_that_share_a_redis_lose_and_double_nothing() {
+    shared(|name| redis().url(name), || assert!(redis().kill().is_ok())).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn relays_that_share_a_redis_cluster_lose_and_double_nothing() {
+    shared(|name| redis_cluster().url(name), || assert!(redis_cluster().kill().is_ok())).await;
 }

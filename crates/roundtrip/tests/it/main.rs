@@ -19,8 +19,6 @@ mod postgres;
 mod random;
 #[cfg(feature = "redis")]
 mod redis;
-#[cfg(feature = "redis")]
-mod redis_server;
 mod sender;
 #[cfg(feature = "redis")]
 mod sharing;

@@ -11,21 +11,21 @@ use roundtrip::store::op::{Admission, Admit, Define, Effect, LaneOrder, Order, O
 use roundtrip::store::{Options, ReadExt, RedisStore, Store, StoreError, StoreExt, StoreFuture};
 use roundtrip::testkit::bench::{Harness, OPTIONS, START};
 use roundtrip::testkit::samples::*;
+use roundtrip::testkit::servers::{RedisCluster, RedisServer};
 use roundtrip::words::Nonce;
 
-use crate::redis_server::{Cluster, SYNCED, Server};
 use crate::sharing::{nothing_is_lost, sharing};
 
 /// The one server of this test run.
-fn server() -> &'static Server {
-    static SERVER: OnceLock<Server> = OnceLock::new();
-    SERVER.get_or_init(|| Server::start(SYNCED))
+fn server() -> &'static RedisServer {
+    static SERVER: OnceLock<RedisServer> = OnceLock::new();
+    SERVER.get_or_init(|| RedisServer::start(RedisServer::SYNCED).unwrap())
 }
 
 /// The one cluster of this test run.
-fn cluster() -> &'static Cluster {
-    static CLUSTER: OnceLock<Cluster> = OnceLock::new();
-    CLUSTER.get_or_init(Cluster::start)
+fn cluster() -> &'static RedisCluster {
+    static CLUSTER: OnceLock<RedisCluster> = OnceLock::new();
+    CLUSTER.get_or_init(|| RedisCluster::start().unwrap())
 }
 
 /// A name that no other case has.
@@ -59,7 +59,7 @@ impl OnServer {
     /// What the server answers to a command on one of the store's keys.
     fn said(&self, command: &str, key: &str, arguments: &[&str]) -> String {
         let name = self.0.rsplit_once('=').unwrap().1;
-        server().said(&[&[command, &format!("roundtrip:{{{name}}}:{key}")], arguments].concat())
+        server().said(&[&[command, &format!("roundtrip:{{{name}}}:{key}")], arguments].concat()).unwrap()
     }
 }
 
@@ -82,11 +82,11 @@ mod on_a_cluster {
 /// The server dies again and again while requests go through it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_is_killed_loses_nothing() {
-    let server = Server::start(SYNCED);
+    let server = RedisServer::start(RedisServer::SYNCED).unwrap();
     let open = || RedisStore::new(&server.url("killed"), Options::default()).unwrap();
     nothing_is_lost(&open(), &open(), 300, 4, async |_| {
-        let before = server.kill();
-        tokio::task::block_in_place(|| server.wait_until_ready(before));
+        let killed = server.kill().unwrap();
+        tokio::task::block_in_place(|| server.wait_until_ready(killed)).unwrap();
     })
     .await;
 }
@@ -94,10 +94,10 @@ async fn a_server_that_is_killed_loses_nothing() {
 /// A server forgets its scripts when it restarts, or when it is told to.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_forgets_its_scripts_is_told_them_again() {
-    let server = Server::start(SYNCED);
+    let server = RedisServer::start(RedisServer::SYNCED).unwrap();
     let open = || RedisStore::new(&server.url("forgetful"), Options::default()).unwrap();
     nothing_is_lost(&open(), &open(), 100, 20, async |_| {
-        assert_eq!(tokio::task::block_in_place(|| server.said(&["SCRIPT", "FLUSH"])), "OK");
+        assert_eq!(tokio::task::block_in_place(|| server.said(&["SCRIPT", "FLUSH"])).unwrap(), "OK");
     })
     .await;
 }
@@ -160,7 +160,7 @@ async fn a_newer_format_is_refused() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_would_lose_what_it_acknowledged_is_refused() {
-    let server = Server::start(&format!("{SYNCED} --maxmemory-policy allkeys-lru"));
+    let server = RedisServer::start(&format!("{} --maxmemory-policy allkeys-lru", RedisServer::SYNCED)).unwrap();
     let refused = RedisStore::new(&server.url("evicted"), OPTIONS).unwrap().start().await.unwrap_err();
     assert!(refused.to_string().contains("set `maxmemory-policy noeviction`"), "{refused}");
 }
@@ -168,15 +168,15 @@ async fn a_server_that_would_lose_what_it_acknowledged_is_refused() {
 /// A full server stores nothing of a batch, and goes on when it has room.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_full_server_refuses_whole_batches() {
-    let server = Server::start(SYNCED);
+    let server = RedisServer::start(RedisServer::SYNCED).unwrap();
     let store = RedisStore::new(&server.url("full"), OPTIONS).unwrap();
     store.apply_one(Define { route: route(), policy: policy() }).await.unwrap();
-    server.said(&["CONFIG", "SET", "maxmemory", "1000"]);
+    server.said(&["CONFIG", "SET", "maxmemory", "1000"]).unwrap();
     let admit = Admit { cursor: None, requests: requests(1..=10) };
     let refused = store.apply_one(admit.clone()).await.unwrap_err();
     assert!(matches!(refused, StoreError::DiskFull { .. }) && refused.is_retryable(), "{refused}");
     assert_eq!(store.counts().await.unwrap(), []);
-    server.said(&["CONFIG", "SET", "maxmemory", "0"]);
+    server.said(&["CONFIG", "SET", "maxmemory", "0"]).unwrap();
     store.apply_one(admit).await.unwrap();
     assert_eq!(store.counts().await.unwrap()[0].requests, 10);
 }
@@ -187,7 +187,8 @@ async fn a_slot_that_moves_loses_nothing() {
     let (cluster, name) = (cluster(), name());
     let open = || RedisStore::new(&cluster.url(&name), Options::default()).unwrap();
     let key = format!("roundtrip:{{{name}}}:numbers");
-    nothing_is_lost(&open(), &open(), 200, 6, async |_| tokio::task::block_in_place(|| cluster.move_on(&key))).await;
+    nothing_is_lost(&open(), &open(), 200, 6, async |_| tokio::task::block_in_place(|| cluster.move_on(&key)).unwrap())
+        .await;
 }
 
 /// Between a store and its server: lets everything through until it is told to meddle with
@@ -219,7 +220,7 @@ enum How {
 const COMMIT_SAYS: &[u8] = b"$5\r\nMULTI\r\n";
 
 impl Between {
-    async fn open(server: &Server) -> Between {
+    async fn open(server: &RedisServer) -> Between {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap().to_string();
         let (meddling, to) = (Arc::new(Meddling::default()), server.address());

@@ -1,5 +1,5 @@
-//! Real servers for tests and benchmarks, each with a folder of its own and no port that
-//! anybody else could use.
+//! Real servers for tests and benchmarks, each with a folder and a port or a socket of its
+//! own.
 //!
 //! ```text
 //! start ──▶ a shell keeps it up ──▶ killed: comes up again ──▶ the run ends: gone, and its folder
@@ -10,6 +10,7 @@
 //! nothing behind either.
 
 mod postgres;
+mod redis;
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -18,6 +19,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 pub use postgres::PostgresServer;
+pub use redis::{RedisCluster, RedisServer};
 
 /// How long a server may take to come up.
 const START_MAX: Duration = Duration::from_secs(60);
