@@ -20,6 +20,8 @@ test: tools
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --all-features --no-deps --quiet
 	$(CARGO) test --workspace --all-features
 	$(CARGO) check -p roundtrip --no-default-features --quiet
+	$(CARGO) check -p roundtrip --no-default-features --features redis --quiet
+	$(CARGO) check -p roundtrip --no-default-features --features postgres --quiet
 
 soak: tools
 	PROPTEST_CASES=5000 SIMULATE_SECONDS=900 SOAK=1 RUSTFLAGS="--cfg soak" $(CARGO) test --release --workspace --all-features
