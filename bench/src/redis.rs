@@ -74,7 +74,14 @@ async fn ours(server: &RedisServer, in_flight: usize, backlog: usize, count: u64
 async fn empty(server: &RedisServer) -> Result<(), Failure> {
     let mut connection = connect(server).await?;
     () = redis::cmd("FLUSHALL").query_async(&mut connection).await?;
+    // The server may be at it by itself, since its log grew.
+    rewritten(server).await?;
     () = redis::cmd("BGREWRITEAOF").query_async(&mut connection).await?;
+    rewritten(server).await
+}
+
+/// Waits until the server's log is not being written anew.
+async fn rewritten(server: &RedisServer) -> Result<(), Failure> {
     while told(server, "persistence", "aof_rewrite_in_progress").await?
         + told(server, "persistence", "aof_rewrite_scheduled").await?
         > 0.0
