@@ -20,7 +20,7 @@ mod random;
 #[cfg(feature = "redis")]
 mod redis;
 mod sender;
-#[cfg(feature = "redis")]
+#[cfg(any(feature = "postgres", feature = "redis"))]
 mod sharing;
 mod simulation;
 #[cfg(feature = "sqlite")]

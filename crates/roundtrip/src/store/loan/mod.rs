@@ -22,6 +22,7 @@ mod needs;
 mod read;
 mod record;
 mod tick;
+pub(in crate::store) mod told;
 mod tray;
 mod want;
 

@@ -23,22 +23,14 @@ use tokio_postgres::{AsyncMessage, Client};
 use super::Topic;
 use super::tls::Dial;
 use crate::store::Hints;
-use crate::words::{Destination, RouteName};
+use crate::store::loan::told;
 
-/// How often a silent connection is asked whether it is still there.
-const HEARTBEAT: Duration = Duration::from_secs(10);
-/// How long it may take to answer.
-const HEARTBEAT_MAX: Duration = Duration::from_secs(5);
-/// How long a broken connection is left alone.
-const RECONNECT: Duration = Duration::from_millis(500);
 /// How long the next notification waits after one: each wakes every listener on the server.
 const PAUSE: Duration = Duration::from_millis(5);
 /// More topics than this are told as all of them.
 const TOPICS_MAX: usize = 1024;
 /// How much one notification carries; the server takes fewer than 8000 bytes.
 const NOTIFICATION_BYTES_MAX: usize = 7000;
-/// Stands for all topics.
-const ALL: &str = "*";
 
 /// What is still to be told to other processes.
 #[derive(Default)]
@@ -93,7 +85,7 @@ async fn listen(dial: Dial, channel: String, epoch: u64, hints: Weak<Hints>) {
         if hints.strong_count() == 0 {
             return;
         }
-        tokio::time::sleep(RECONNECT).await;
+        tokio::time::sleep(told::RECONNECT).await;
     }
 }
 
@@ -102,8 +94,8 @@ async fn listen_once(dial: &Dial, channel: &str, epoch: u64, hints: &Weak<Hints>
     let (client, mut connection) = dial.connect().await?;
     let receive = async {
         while let Some(message) = poll_fn(|context| connection.poll_message(context)).await {
-            if let (AsyncMessage::Notification(told), Some(hints)) = (message?, hints.upgrade()) {
-                give(&hints, told.payload(), epoch);
+            if let (AsyncMessage::Notification(heard), Some(hints)) = (message?, hints.upgrade()) {
+                told::give(&hints, heard.payload(), epoch);
             }
         }
         Ok(())
@@ -125,27 +117,12 @@ async fn listen_once(dial: &Dial, channel: &str, epoch: u64, hints: &Weak<Hints>
 /// Asks again and again whether the server is there; ends when it is not.
 async fn beat(client: &Client) -> Result<(), tokio_postgres::Error> {
     loop {
-        tokio::time::sleep(HEARTBEAT).await;
-        match tokio::time::timeout(HEARTBEAT_MAX, client.batch_execute("SELECT")).await {
+        tokio::time::sleep(told::HEARTBEAT).await;
+        match tokio::time::timeout(told::HEARTBEAT_MAX, client.batch_execute("SELECT")).await {
             Ok(answer) => answer?,
             Err(_silent) => return Ok(()),
         }
     }
-}
-
-fn give(hints: &Hints, told: &str, own_epoch: u64) {
-    let mut lines = told.lines();
-    if lines.next() == Some(own_epoch.to_string().as_str()) {
-        return;
-    }
-    let mut topics = Vec::new();
-    for line in lines {
-        match read(line) {
-            Some(topic) => topics.push(topic),
-            None => return hints.give_all(),
-        }
-    }
-    hints.give(topics);
 }
 
 async fn notify(dial: Dial, channel: String, epoch: u64, pending: Arc<Pending>) {
@@ -154,7 +131,7 @@ async fn notify(dial: Dial, channel: String, epoch: u64, pending: Arc<Pending>) 
         if let Err(error) = notify_all(&dial, &channel, epoch, &pending).await {
             tracing::warn!(%error, "hints to other processes are lost; they poll");
         }
-        tokio::time::sleep(RECONNECT).await;
+        tokio::time::sleep(told::RECONNECT).await;
     }
 }
 
@@ -167,8 +144,8 @@ async fn notify_all(dial: &Dial, channel: &str, epoch: u64, pending: &Pending) -
         let statement = client.prepare("SELECT pg_notify($1, $2)").await?;
         loop {
             let topics = std::mem::take(&mut *pending.topics.lock().unwrap_or_else(PoisonError::into_inner));
-            for told in messages(&topics, epoch) {
-                client.execute(&statement, &[&channel, &told]).await?;
+            for message in messages(&topics, epoch) {
+                client.execute(&statement, &[&channel, &message]).await?;
             }
             tokio::time::sleep(PAUSE).await;
             pending.more.notified().await;
@@ -183,11 +160,11 @@ async fn notify_all(dial: &Dial, channel: &str, epoch: u64, pending: &Pending) -
 /// These topics as notifications.
 fn messages(topics: &BTreeSet<Topic>, epoch: u64) -> Vec<String> {
     if topics.len() > TOPICS_MAX {
-        return vec![format!("{epoch}\n{ALL}")];
+        return vec![told::everything(epoch)];
     }
     let mut messages: Vec<String> = Vec::new();
     for topic in topics {
-        let line = written(topic);
+        let line = told::line(topic);
         match messages.last_mut().filter(|last| last.len() + line.len() < NOTIFICATION_BYTES_MAX) {
             Some(last) => *last = format!("{last}\n{line}"),
             None => messages.push(format!("{epoch}\n{line}")),
@@ -196,42 +173,14 @@ fn messages(topics: &BTreeSet<Topic>, epoch: u64) -> Vec<String> {
     messages
 }
 
-fn written(topic: &Topic) -> String {
-    match topic {
-        Topic::Inbox(route) => format!("inbox {route}"),
-        Topic::Outbox(destination) => format!("outbox {destination}"),
-        Topic::Amendments => "amendments".to_owned(),
-        Topic::Journal => "journal".to_owned(),
-    }
-}
-
-/// The topic of a line; none, if it stands for all or comes from a newer version.
-fn read(line: &str) -> Option<Topic> {
-    match line.split_once(' ') {
-        Some(("inbox", route)) => RouteName::new(route).ok().map(Topic::Inbox),
-        Some(("outbox", destination)) => Destination::new(destination).ok().map(Topic::Outbox),
-        None if line == "amendments" => Some(Topic::Amendments),
-        None if line == "journal" => Some(Topic::Journal),
-        _ => None,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
     use super::*;
+    use crate::words::RouteName;
 
     fn inbox(n: usize) -> Topic {
         Topic::Inbox(RouteName::new(&format!("{n:0>120}")).unwrap())
-    }
-
-    #[test]
-    fn topics_survive_the_wire() {
-        let outbox = Topic::Outbox(Destination::new("chain").unwrap());
-        for topic in [inbox(1), outbox, Topic::Amendments, Topic::Journal] {
-            assert_eq!(read(&written(&topic)), Some(topic));
-        }
-        assert_eq!((read(ALL), read("weather fine")), (None, None));
     }
 
     #[test]
