@@ -130,7 +130,8 @@ async fn commit_all<S: Store>(store: Arc<S>, mut waiting: mpsc::Receiver<Message
                 }
             };
             // What a crash may forget need not wait for the disk: it goes first, alone.
-            let to = if call.ops.iter().all(Op::may_be_forgotten) { &mut quick } else { &mut commit };
+            let is_quick = !store.syncs_leases() && call.ops.iter().all(Op::may_be_forgotten);
+            let to = if is_quick { &mut quick } else { &mut commit };
             if to.is_full_for(&call, limits) {
                 held_back = Some(Message::Call(call));
                 break;

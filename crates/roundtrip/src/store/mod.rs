@@ -74,6 +74,12 @@ pub trait Store: Send + Sync + 'static {
     /// Hints that something about this topic changed. Polling alone is correct; a hint
     /// only makes it fast.
     fn changes(&self, topic: Topic) -> Changes;
+
+    /// Whether a batch of leases and extends alone costs as much as any other: it then does
+    /// better to share a commit.
+    fn syncs_leases(&self) -> bool {
+        false
+    }
 }
 
 /// The same calls under their own names.

@@ -68,6 +68,13 @@ pub(in crate::store) struct NewNumbers {
     pub(in crate::store) fixtures: u64,
 }
 
+impl NewNumbers {
+    /// What the numbers are once these are written.
+    pub(in crate::store) fn after(&self, before: Numbers) -> Numbers {
+        Numbers { high: self.high, journal_floor: self.journal_floor, fixtures: self.fixtures, ..before }
+    }
+}
+
 /// A live request that is new or changed.
 #[derive(Debug)]
 pub(in crate::store) struct Put<'a> {

@@ -12,21 +12,21 @@ use super::needs::{Needs, Wanted};
 use super::tray::Tray;
 use super::want::{Found, Lender, LiveRow, Want};
 use crate::groups::GroupState;
-use crate::inbox::{Request, RouteNo, State, When};
+use crate::inbox::{Request, RouteNo, State, StateKind, When};
 use crate::outbox::{Delivery, LaneNo};
 use crate::sender::Parcel;
 use crate::store::disk::{ColdReceipt, GroupRow, ItemRow};
 use crate::store::machine::{Listed, Loan, PROMOTE_MAX, Pace, random_place};
 use crate::store::op::Op;
 use crate::store::policy::QueueOrder;
-use crate::words::{GroupKey, Nonce, OrderKey, REPLY_BYTES_MAX, RequestId, RouteName, Seq};
+use crate::words::{GroupKey, Nonce, OccurrenceId, OrderKey, REPLY_BYTES_MAX, RequestId, RouteName, Seq};
 
 /// How many more are fetched for leases in random order that share a batch: each starts at
 /// another place.
 const RANDOM_MORE: usize = 256;
 
 /// A live request as it was fetched.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(in crate::store) struct Loaded {
     pub(in crate::store) request: Request,
     pub(in crate::store) record: Vec<u8>,
@@ -40,13 +40,17 @@ pub(super) struct Fetched {
     pub(super) parcels: BTreeMap<(LaneNo, Nonce), Parcel>,
     pub(super) groups: BTreeMap<u64, (GroupRow, When)>,
     pub(super) items: BTreeMap<u64, ItemRow>,
-    pub(super) counted: Vec<(RouteNo, u64)>,
+    pub(super) counted: BTreeMap<(RouteNo, StateKind), u64>,
     pub(super) paces: BTreeMap<RouteNo, (u64, Pace)>,
     pub(super) tray: Tray,
     /// Ids of requests that operations name, by occurrence or slot too: they may end.
     named: BTreeSet<RequestId>,
-    /// Ids whose live requests are all here.
-    closed: BTreeSet<RequestId>,
+    /// Ids whose live requests are all here, and whose receipts are if there are any.
+    pub(super) closed: BTreeSet<RequestId>,
+    /// Occurrences whose receipts are here if there are any.
+    pub(super) looked_up: BTreeSet<OccurrenceId>,
+    /// Up to where all are here that may be handed out, by route.
+    pub(super) reach: BTreeMap<RouteNo, (u64, Seq)>,
     /// Ids of requests that may end although nobody names them.
     ending: BTreeSet<RequestId>,
 }
@@ -208,10 +212,18 @@ impl Fetched {
 
     fn take(&mut self, want: &Want, found: Found) {
         match found {
-            Found::Live(rows) => rows.into_iter().for_each(|row| self.take_live(want, row)),
+            Found::Live(rows) => {
+                self.note_reach(want, &rows);
+                rows.into_iter().for_each(|row| self.take_live(want, row));
+            }
             Found::Bodies(rows) => self.tray.bodies.extend(rows),
             Found::Responses(rows) => self.tray.responses.extend(rows),
-            Found::Receipts(rows) => self.tray.cold.extend(rows),
+            Found::Receipts(rows) => {
+                if let Want::Seen(occurrences) = want {
+                    self.looked_up.extend(occurrences);
+                }
+                self.tray.cold.extend(rows);
+            }
             Found::Expired(rows) => self.tray.expired.extend(rows),
             Found::Parcels(rows) => self.parcels.extend(rows),
             Found::Groups(rows) => {
@@ -228,6 +240,13 @@ impl Fetched {
             // Asked for by a read that needs nothing else, and answers by itself.
             Found::Counts(_) => {}
         }
+    }
+
+    /// All that come before the last of these are among them.
+    fn note_reach(&mut self, want: &Want, rows: &[LiveRow]) {
+        let Want::Turns { route, from: 0, .. } = want else { return };
+        let last = rows.iter().filter_map(|row| Some((row.listed.turn?, row.request.seq))).max();
+        self.reach.extend(last.map(|last| (*route, last)));
     }
 
     fn take_live(&mut self, want: &Want, row: LiveRow) {
@@ -265,10 +284,19 @@ impl Fetched {
             parcels: self.parcels.iter().map(|((lane, nonce), parcel)| (*lane, *nonce, parcel.clone())).collect(),
             groups: self.groups.iter().map(|(no, (row, at))| (*no, row.clone(), *at)).collect(),
             items: self.items.iter().map(|(no, row)| (*no, *row)).collect(),
-            live: self.counted.clone(),
+            live: by_route(&self.counted),
             paces: paces.map(|(no, (_, pace))| (*no, pace.clone())).collect(),
         }
     }
+}
+
+/// How many there are of each route, whatever their state.
+fn by_route(counted: &BTreeMap<(RouteNo, StateKind), u64>) -> Vec<(RouteNo, u64)> {
+    let mut routes: BTreeMap<RouteNo, u64> = BTreeMap::new();
+    for ((route, _), requests) in counted {
+        *routes.entry(*route).or_default() += requests;
+    }
+    routes.into_iter().collect()
 }
 
 /// What a batch wants first.

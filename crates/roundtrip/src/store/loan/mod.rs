@@ -18,9 +18,11 @@
 
 mod changes;
 mod fetch;
+mod known;
 mod needs;
 mod read;
 mod record;
+mod shelf;
 mod tick;
 pub(in crate::store) mod told;
 mod tray;
@@ -30,8 +32,10 @@ use std::collections::BTreeMap;
 
 pub(in crate::store) use changes::{Changes, NewNumbers, Put, request_of};
 pub(in crate::store) use fetch::{First, Loaded};
+pub(in crate::store) use known::Known;
 pub(in crate::store) use read::read;
 pub(in crate::store) use record::{Damaged, decode, encode};
+pub(in crate::store) use shelf::{Assumed, Shelf};
 #[cfg(feature = "redis")]
 pub(in crate::store) use tick::stop_lanes;
 pub(in crate::store) use tick::{Ticked, shorten_leases, tick, tick_after};

@@ -8,7 +8,7 @@ use super::fetch::{Fetched, First};
 use super::record::Damaged;
 use super::tray::Tray;
 use super::want::{Found, Lender, Want};
-use super::{FixtureRows, Numbers};
+use super::Numbers;
 use crate::store::machine::Machine;
 use crate::store::op::{Op, Outcome};
 use crate::store::{Options, Topic};
@@ -18,8 +18,8 @@ pub(in crate::store) struct Ticked {
     /// What to answer once the changes are written.
     pub(in crate::store) outcomes: Vec<Outcome>,
     machine: Machine,
-    fetched: Fetched,
-    tray: Tray,
+    pub(super) fetched: Fetched,
+    pub(super) tray: Tray,
     before: Numbers,
 }
 
@@ -41,9 +41,9 @@ impl Ticked {
         self.machine.touched()
     }
 
-    /// What to tell those who wait, and the fixtures that changed, once all is written.
-    pub(in crate::store) fn finish(mut self) -> (Vec<Outcome>, BTreeSet<Topic>, FixtureRows) {
-        (self.outcomes, self.machine.take_touched(), self.tray.fixtures)
+    /// What to tell those who wait, once all is written.
+    pub(in crate::store) fn finish(mut self) -> (Vec<Outcome>, BTreeSet<Topic>) {
+        (self.outcomes, self.machine.take_touched())
     }
 }
 

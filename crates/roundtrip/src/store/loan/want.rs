@@ -75,7 +75,7 @@ pub(in crate::store) enum Want {
     /// Of each key of a route those that workers hold, and the first so many by number that
     /// are held or queued and not behind another of their id. Brings `Live`.
     Lines(Vec<(RouteNo, OrderKey, usize)>),
-    /// How many live requests each route has. Brings `Counted`.
+    /// How many live requests each route has in each state. Brings `Counted`.
     Counted,
     /// What routes handed out lately. Brings `Paces`.
     Paces,
@@ -109,7 +109,7 @@ pub(in crate::store) enum Found {
     Items(Vec<(u64, ItemRow)>),
     ItemPayloads(Vec<(u64, Payload)>),
     Entries(Vec<Entry>),
-    Counted(Vec<(RouteNo, u64)>),
+    Counted(Vec<((RouteNo, StateKind), u64)>),
     /// A pace, and the newest epoch at the time of writing: it holds only in that one.
     Paces(Vec<(RouteNo, u64, Pace)>),
     Counts(Vec<CountedRow>),

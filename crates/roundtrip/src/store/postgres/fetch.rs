@@ -3,17 +3,16 @@
 //! Nothing is locked row by row: whoever writes holds the one row of `numbers`, and whoever
 //! reads has a snapshot.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use tokio_postgres::Row;
 
-use super::known::Known;
 use super::wire::{Call, Param, PgError, Wire, hash, int, ordered, param, time, uint, unordered};
 use crate::inbox::{Request, RouteNo, StateKind, When};
 use crate::outbox::LaneNo;
 use crate::store::disk::{Body, ColdKey, GroupRow, ItemRow};
 use crate::store::journal::Entry;
-use crate::store::loan::{CountedRow, Damaged, Found, Lender, LiveRow, Want, decode};
+use crate::store::loan::{CountedRow, Damaged, Found, Known, Lender, LiveRow, Want, decode};
 use crate::store::machine::{Listed, Pace};
 use crate::words::{Encoding, GroupKey, ItemId, Nonce, OccurrenceId, Payload, RequestId, Seq, UnixMs};
 
@@ -328,7 +327,7 @@ pub(super) fn found(want: &Want, rows: &[Row]) -> Result<Found, PgError> {
         Want::Chain { .. } | Want::Entries { .. } => {
             Found::Entries(each(rows, entries)?.into_iter().flatten().collect())
         }
-        Want::Counted => Found::Counted(by_route(each(rows, counted)?)),
+        Want::Counted => Found::Counted(each(rows, counted)?),
         Want::Paces => Found::Paces(each(rows, pace)?),
         Want::Counts => Found::Counts(each(rows, |row| {
             let oldest: Option<i64> = row.try_get(3)?;
@@ -350,15 +349,6 @@ fn entries(row: &Row) -> Result<Vec<Entry>, PgError> {
 /// How many live requests a route has in a state.
 pub(super) fn counted(row: &Row) -> Result<((RouteNo, StateKind), u64), PgError> {
     Ok(((route(row)?, state(row, 1)?), uint(row.try_get(2)?)))
-}
-
-/// How many live requests each route has in all.
-pub(super) fn by_route(counted: impl IntoIterator<Item = ((RouteNo, StateKind), u64)>) -> Vec<(RouteNo, u64)> {
-    let mut routes: BTreeMap<RouteNo, u64> = BTreeMap::new();
-    for ((route, _), requests) in counted {
-        *routes.entry(route).or_default() += requests;
-    }
-    routes.into_iter().collect()
 }
 
 /// What a route handed out lately, and the newest epoch when that was written.

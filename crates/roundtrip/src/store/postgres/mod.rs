@@ -21,7 +21,6 @@
 mod archive;
 mod fetch;
 mod hints;
-mod known;
 mod migrate;
 mod read;
 mod tls;
@@ -37,12 +36,12 @@ use tokio_postgres::{Config, Row};
 pub(super) use archive::contents;
 use fetch::Desk;
 use hints::Bells;
-use known::Known;
 use tls::{Dial, Tls};
 use wire::{Call, PgError, Wire, int, param, time, uint};
+use write::Expected;
 
 use super::disk::{Fixture, HighWater};
-use super::loan::{self, Damaged, First, FixtureRows, Numbers, Sight, Ticked, decode};
+use super::loan::{self, Damaged, First, FixtureRows, Known, Numbers, Shelf, Sight, Ticked, decode};
 use super::op::{Op, Outcome};
 use super::query::{Query, Reply};
 use super::{Changes, Hints, Options, Store, StoreError, StoreFuture, Topic, check_batch};
@@ -61,9 +60,11 @@ const NUMBERS: &str = "
 SELECT epoch, seq, entry, receipt, item, grp, journal_floor, fixtures,
        (extract(epoch FROM clock_timestamp()) * 1000)::bigint, tick FROM numbers";
 const FIXTURES: &str = "SELECT record FROM fixture WHERE version > $1";
-/// Later than every epoch before, and the time: a restored backup repeats none.
+/// Later than every epoch before, and the time: a restored backup repeats none. Whoever goes by
+/// what it knows of the numbers learns of it.
 const NEXT_EPOCH: &str = "
-UPDATE numbers SET epoch = greatest(epoch + 1, coalesce($1, (extract(epoch FROM clock_timestamp()) * 1000)::bigint))
+UPDATE numbers SET tick = tick + 1,
+    epoch = greatest(epoch + 1, coalesce($1, (extract(epoch FROM clock_timestamp()) * 1000)::bigint))
 RETURNING epoch";
 
 /// A store on a Postgres server, which many processes may share.
@@ -106,14 +107,14 @@ struct Seen {
     tick: i64,
     version: i64,
     fixtures: FixtureRows,
-    known: Known,
-    /// The numbers when they were last looked at, and by which clock of this process; none,
-    /// if another process had ticked then: it will again.
+    shelf: Shelf,
+    /// The numbers as the last tick left them, and when they had their time by this process's
+    /// clock; none, if another process had ticked before it: it will again.
     last: Option<(Numbers, Instant)>,
 }
 
 impl Seen {
-    /// What the numbers may be now, as far as it takes them to tell what a batch needs.
+    /// What the numbers are now, if nobody else has ticked.
     fn guess(&self, server: &Server) -> Option<Numbers> {
         let (numbers, at) = self.last?;
         let passed = u64::try_from(at.elapsed().as_millis()).unwrap_or(u64::MAX);
@@ -244,27 +245,84 @@ impl PostgresStore {
         batch: &[Op],
     ) -> Result<Vec<Outcome>, PgError> {
         let (ticked, numbers) = match writer.seen.guess(&self.server) {
-            Some(guess) => self.tick_by_guess(wire, writer, epoch, batch, guess).await?,
+            Some(guess) => match self.tick_at_hand(wire, writer, epoch, batch, guess).await? {
+                Some(outcomes) => return Ok(outcomes),
+                None => self.tick_by_guess(wire, writer, epoch, batch, guess).await?,
+            },
             None => self.tick_by_look("BEGIN", wire, writer, epoch, batch).await?,
         };
         writer.tokens = ticked.tokens();
         let changes = ticked.changes()?;
-        let wrote = !changes.is_empty();
         // What wrote nothing has nothing to be synced.
-        let end = if wrote { "COMMIT" } else { "ROLLBACK" };
+        let end = if changes.is_empty() { "ROLLBACK" } else { "COMMIT" };
         wire.send("", write::writes(&changes, numbers.newest_epoch)?, end).await?;
-        writer.seen.known = std::mem::take(&mut writer.seen.known).after(&changes, numbers.newest_epoch);
-        let (outcomes, touched, fixtures) = ticked.finish();
-        if !fixtures.is_empty() {
-            writer.seen.version = int(numbers.fixtures + 1);
-            writer.seen.fixtures.extend(fixtures);
+        let wrote = self.note(writer, &ticked, &changes, numbers);
+        Ok(self.tell(ticked, wrote))
+    }
+
+    /// Does a batch with what is at hand, if that does and nobody else has ticked: all of it in
+    /// the flight that commits.
+    async fn tick_at_hand(
+        &self,
+        wire: &mut Wire,
+        writer: &mut Writer,
+        epoch: u64,
+        batch: &[Op],
+        guess: Numbers,
+    ) -> Result<Option<Vec<Outcome>>, PgError> {
+        let seen = &writer.seen;
+        let sight = Sight { epoch, tokens: writer.tokens, numbers: guess, fixtures: &seen.fixtures };
+        let Some((ticked, assumed)) = seen.shelf.tick(self.options, &sight, batch).await? else { return Ok(None) };
+        writer.tokens = ticked.tokens();
+        let changes = ticked.changes()?;
+        let now = if changes.is_empty() {
+            let answers = wire.send("", vec![Call::new(NUMBERS, Vec::new())], "").await?;
+            let (numbers, tick) = self.server.numbers(&answers)?;
+            // What is refused may be for another reason than one that was assumed.
+            (tick == seen.tick && assumed.is_empty()).then_some(numbers.now)
+        } else {
+            let expected = Expected { tick: seen.tick, now: self.server.clock.is_none().then_some(guess.now), assumed };
+            let calls = write::writes_if(&expected, &changes, guess.newest_epoch)?;
+            match wire.send("BEGIN", calls, "COMMIT").await {
+                Ok(answers) => Some(self.server.time_of(&answers)?),
+                Err(error) if error.is_otherwise() => None,
+                Err(error) => return Err(error),
+            }
+        };
+        let Some(now) = now else { return Ok(None) };
+        let numbers = Numbers { now, ..guess };
+        writer.seen.last = Some((numbers, Instant::now()));
+        let wrote = self.note(writer, &ticked, &changes, numbers);
+        Ok(Some(self.tell(ticked, wrote)))
+    }
+
+    /// Keeps in mind what a tick at these numbers left; says whether it wrote something.
+    fn note(&self, writer: &mut Writer, ticked: &Ticked, changes: &loan::Changes<'_>, numbers: Numbers) -> bool {
+        let Seen { tick, version, fixtures, shelf, last } = &mut writer.seen;
+        let wrote = !changes.is_empty();
+        *tick += i64::from(wrote);
+        if let Some(new) = changes.fixtures {
+            *version = int(numbers.fixtures + 1);
+            fixtures.extend(new.iter().map(|(key, fixture)| (key.clone(), fixture.clone())));
         }
-        writer.seen.tick += i64::from(wrote);
+        if let Some((last, _)) = last {
+            *last = match changes.numbers {
+                Some(new) => new.after(numbers),
+                None => numbers,
+            };
+            shelf.learn(ticked, changes, &numbers);
+        }
+        wrote
+    }
+
+    /// Tells those who wait what a tick that is written did.
+    fn tell(&self, ticked: Ticked, wrote: bool) -> Vec<Outcome> {
+        let (outcomes, touched) = ticked.finish();
         if let Some(bells) = self.bells.get().filter(|_| wrote) {
             bells.ring(&touched);
         }
         self.hints.give(touched);
-        Ok(outcomes)
+        outcomes
     }
 
     /// Looks at what there is, and then fetches what the batch needs.
@@ -279,7 +337,7 @@ impl PostgresStore {
         let numbers = self.look(begin, wire, &mut writer.seen).await?;
         let Writer { seen, tokens, .. } = writer;
         let sight = Sight { epoch, tokens: *tokens, numbers, fixtures: &seen.fixtures };
-        let mut desk = Desk { wire, known: &seen.known };
+        let mut desk = Desk { wire, known: &seen.shelf.known };
         Ok((loan::tick(&mut desk, self.options, &sight, batch).await?, numbers))
     }
 
@@ -297,14 +355,14 @@ impl PostgresStore {
         let sight = Sight { epoch, tokens: *tokens, numbers: guess, fixtures: &seen.fixtures };
         let first = First::of(batch, &sight);
         let lock = vec![Call::new(LOCK_NUMBERS, Vec::new())];
-        let (answers, found) = Desk { wire, known: &seen.known }.fly_after("BEGIN", lock, &first.wants).await?;
+        let (answers, found) = Desk { wire, known: &seen.shelf.known }.fly_after("BEGIN", lock, &first.wants).await?;
         let (numbers, tick) = self.server.numbers(&answers)?;
         if seen.tick != tick {
             return self.tick_by_look("", wire, writer, epoch, batch).await;
         }
         seen.last = Some((numbers, Instant::now()));
         let sight = Sight { numbers, fixtures: &seen.fixtures, ..sight };
-        let mut desk = Desk { wire, known: &seen.known };
+        let mut desk = Desk { wire, known: &seen.shelf.known };
         Ok((loan::tick_after(&mut desk, self.options, &sight, batch, &first, found).await?, numbers))
     }
 }
@@ -325,10 +383,22 @@ impl Server {
         seen.version = int(numbers.fixtures);
         let counted = fetch::each(rows(2), fetch::counted)?.into_iter().collect();
         let paces = fetch::each(rows(3), fetch::pace)?;
-        seen.known = Known { counted, paces, had_groups: numbers.high.group > 1 };
+        let known = Known { counted, paces, had_groups: numbers.high.group > 1 };
+        seen.shelf = Shelf::knowing(known);
         seen.last = (seen.tick == tick).then(|| (numbers, Instant::now()));
         seen.tick = tick;
         Ok(numbers)
+    }
+
+    /// The time, given the server's.
+    fn time(&self, ms: i64) -> UnixMs {
+        self.clock.as_ref().map_or(UnixMs(uint(ms)), |clock| clock.now())
+    }
+
+    /// The time that a commit's first statement brought.
+    fn time_of(&self, answers: &[Vec<Row>]) -> Result<UnixMs, PgError> {
+        let row = answers.first().and_then(|rows| rows.first());
+        Ok(self.time(row.ok_or_else(|| Damaged::new("numbers", "no row"))?.try_get(0)?))
     }
 
     /// The numbers, and how many ticks have written something.
@@ -338,10 +408,7 @@ impl Server {
         let number = |at: usize| row.try_get(at).map(uint);
         let high =
             HighWater { seq: number(1)?, entry: number(2)?, receipt: number(3)?, item: number(4)?, group: number(5)? };
-        let now = match &self.clock {
-            Some(clock) => clock.now(),
-            None => UnixMs(number(8)?),
-        };
+        let now = self.time(row.try_get(8)?);
         let (newest_epoch, journal_floor, fixtures) = (number(0)?, number(6)?, number(7)?);
         Ok((Numbers { newest_epoch, high, journal_floor, fixtures, now }, row.try_get(9)?))
     }
@@ -361,6 +428,10 @@ impl Store for PostgresStore {
 
     fn changes(&self, topic: Topic) -> Changes {
         self.hints.follow(topic)
+    }
+
+    fn syncs_leases(&self) -> bool {
+        true
     }
 }
 

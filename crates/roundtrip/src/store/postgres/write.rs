@@ -8,9 +8,9 @@ use super::wire::{Call, Param, int, ordered, param, time};
 use crate::inbox::{LeaseMark, Request, RouteNo, StateKind, When};
 use crate::store::disk::{Body, ColdKey, ColdReceipt, Fixture, GroupRow};
 use crate::store::journal::Entry;
-use crate::store::loan::{Changes, Damaged, Loaded, Put, encode, request_of};
+use crate::store::loan::{Assumed, Changes, Damaged, Loaded, NewNumbers, Put, encode, request_of};
 use crate::store::machine::Pace;
-use crate::words::{OccurrenceId, Payload, Seq};
+use crate::words::{OccurrenceId, Payload, Seq, UnixMs};
 
 const PUT_NUMBERS: &str = "
 WITH counts AS (
@@ -19,6 +19,24 @@ WITH counts AS (
     WHERE c.route = d.route AND c.state = d.state)
 UPDATE numbers SET tick = tick + 1, seq = $1, entry = $2, receipt = $3, item = $4, grp = $5, journal_floor = $6,
                    fixtures = $7";
+/// The same, if the last tick was this one, the time is about what it was taken to be, and none
+/// of what was taken to be absent is there. If it is otherwise, no tick is a number, and the
+/// commit fails. The row of `numbers` is locked before those of `counted`, as everywhere.
+const PUT_NUMBERS_IF: &str = "
+WITH counts AS (
+    UPDATE counted c SET requests = c.requests + d.change
+    FROM unnest($8::integer[], $9::smallint[], $10::bigint[]) d(route, state, change)
+    WHERE c.route = d.route AND c.state = d.state)
+UPDATE numbers SET seq = $1, entry = $2, receipt = $3, item = $4, grp = $5, journal_floor = $6, fixtures = $7,
+    tick = CASE WHEN tick = $11
+        AND coalesce(abs((extract(epoch FROM clock_timestamp()) * 1000)::bigint - $12) <= $13, true)
+        AND NOT EXISTS (SELECT FROM unnest($14::bytea[]) n(id) JOIN live USING (id))
+        AND NOT EXISTS (SELECT FROM unnest($14::bytea[]) n(id) JOIN ended USING (id))
+        AND NOT EXISTS (SELECT FROM unnest($15::bytea[]) n(occurrence) JOIN live USING (occurrence))
+        AND NOT EXISTS (SELECT FROM unnest($15::bytea[]) n(occurrence) JOIN shown USING (occurrence))
+        AND NOT EXISTS (SELECT FROM unnest($15::bytea[]) n(occurrence) JOIN seen USING (occurrence))
+        THEN tick + 1 END
+RETURNING (extract(epoch FROM clock_timestamp()) * 1000)::bigint";
 const PUT_FIXTURES: &str = "
 WITH counts AS (
     INSERT INTO counted (route, state, requests) SELECT route, state, 0 FROM unnest($5::integer[]) route,
@@ -114,8 +132,61 @@ ON CONFLICT (route) DO UPDATE SET epoch = excluded.epoch, record = excluded.reco
 /// How many entries a row of the journal holds: few enough for a page to hold some rows.
 const JOURNAL_ROW_MAX: usize = 24;
 
+/// How far the time may be from what a tick took it to be: a process that was stopped for longer
+/// must not write what it had worked out before.
+const LATE_MAX_MS: i64 = 5000;
+
+/// What a tick that looked at nothing takes to be so.
+pub(super) struct Expected {
+    /// The last tick.
+    pub(super) tick: i64,
+    /// The server's time, if that is the time.
+    pub(super) now: Option<UnixMs>,
+    pub(super) assumed: Assumed,
+}
+
 /// The statements that write these changes; none, if there are none.
 pub(super) fn writes<'a>(changes: &'a Changes<'_>, newest_epoch: u64) -> Result<Vec<Call<'a>>, Damaged> {
+    let mut calls = write_rows(changes, newest_epoch)?;
+    if let Some(numbers) = &changes.numbers {
+        calls.push(Call::new(PUT_NUMBERS, number_columns(numbers, changes)));
+    }
+    Ok(calls)
+}
+
+/// The statements that write these changes if all is as expected; the first brings the time.
+pub(super) fn writes_if<'a>(
+    expected: &'a Expected,
+    changes: &'a Changes<'_>,
+    newest_epoch: u64,
+) -> Result<Vec<Call<'a>>, Damaged> {
+    let Some(numbers) = &changes.numbers else { return Ok(Vec::new()) };
+    let mut params = number_columns(numbers, changes);
+    params.extend([
+        param(expected.tick),
+        param(expected.now.map(time)),
+        param(LATE_MAX_MS),
+        column(&expected.assumed.ids, |id| &id.0[..]),
+        column(&expected.assumed.occurrences, |occurrence| &occurrence.0[..]),
+    ]);
+    let mut calls = vec![Call::new(PUT_NUMBERS_IF, params)];
+    calls.extend(write_rows(changes, newest_epoch)?);
+    Ok(calls)
+}
+
+fn number_columns<'a>(numbers: &NewNumbers, changes: &'a Changes<'_>) -> Vec<Param<'a>> {
+    let high = numbers.high;
+    let numbers = [high.seq, high.entry, high.receipt, high.item, high.group, numbers.journal_floor, numbers.fixtures];
+    let counts = [
+        column(changes.counts.keys(), |(route, _)| i32::from(route.0)),
+        column(changes.counts.keys(), |(_, state)| *state as i16),
+        column(changes.counts.values(), |change| *change),
+    ];
+    numbers.into_iter().map(|number| param(int(number))).chain(counts).collect()
+}
+
+/// All but the numbers.
+fn write_rows<'a>(changes: &'a Changes<'_>, newest_epoch: u64) -> Result<Vec<Call<'a>>, Damaged> {
     let mut calls = Vec::new();
     write_live(&mut calls, changes);
     write_receipts(&mut calls, changes)?;
@@ -124,20 +195,8 @@ pub(super) fn writes<'a>(changes: &'a Changes<'_>, newest_epoch: u64) -> Result<
     write_items(&mut calls, changes);
     write_journal(&mut calls, changes)?;
     write_paces(&mut calls, &changes.paces, newest_epoch)?;
-    if let Some(numbers) = &changes.numbers {
-        let high = numbers.high;
-        if let Some(fixtures) = changes.fixtures {
-            write_fixtures(&mut calls, fixtures.iter(), numbers.fixtures)?;
-        }
-        let numbers =
-            [high.seq, high.entry, high.receipt, high.item, high.group, numbers.journal_floor, numbers.fixtures];
-        let counts = [
-            column(changes.counts.keys(), |(route, _)| i32::from(route.0)),
-            column(changes.counts.keys(), |(_, state)| *state as i16),
-            column(changes.counts.values(), |change| *change),
-        ];
-        let numbers = numbers.into_iter().map(|number| param(int(number)));
-        calls.push(Call::new(PUT_NUMBERS, numbers.chain(counts).collect()));
+    if let (Some(numbers), Some(fixtures)) = (&changes.numbers, changes.fixtures) {
+        write_fixtures(&mut calls, fixtures.iter(), numbers.fixtures)?;
     }
     Ok(calls)
 }

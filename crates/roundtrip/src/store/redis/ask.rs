@@ -323,12 +323,7 @@ pub(super) fn found(want: &Want, value: Value, notes: &mut Vec<Note>) -> Result<
         Want::ItemPayloads { .. } => {
             Found::ItemPayloads(each(value, |[no, value]| Ok((seq(&no)?.0, payload(value)?)))?)
         }
-        Want::Counted => {
-            let rows = each(value, |[of, count]| Ok((route_state(&of)?.0, text(&count)?)))?;
-            let mut counted: std::collections::BTreeMap<RouteNo, u64> = std::collections::BTreeMap::new();
-            rows.into_iter().for_each(|(route, count)| *counted.entry(route).or_default() += count);
-            Found::Counted(counted.into_iter().collect())
-        }
+        Want::Counted => Found::Counted(each(value, |[of, count]| Ok((route_state(&of)?, text(&count)?)))?),
         Want::Paces => Found::Paces(each(value, |[of, value]| {
             let mut parts = Parts::of("pace", &value);
             let epoch = parts.number()?;

@@ -306,7 +306,7 @@ impl RedisStore {
         let (brought, has_turn) = (std::mem::take(&mut flight.brought), matches!(flight.mode, Mode::Turn));
         self.write(writer, known, Done { process: &process, epoch, ticked: &ticked, brought, must: false, has_turn })
             .await?;
-        let (outcomes, touched, _) = ticked.finish();
+        let (outcomes, touched) = ticked.finish();
         self.hints.give(touched);
         Ok(outcomes)
     }
@@ -491,5 +491,9 @@ impl Store for RedisStore {
 
     fn changes(&self, topic: Topic) -> Changes {
         self.hints.follow(topic)
+    }
+
+    fn syncs_leases(&self) -> bool {
+        true
     }
 }

@@ -1,0 +1,470 @@
+//! What a process keeps at hand of a store while nobody else writes to it: rows that its own
+//! ticks fetched and left. Most ticks then need nothing from the server but their commit.
+//!
+//! ```text
+//!   batch ──▶ is all that it needs here? ──▶ tick ──▶ commit, if nobody else wrote and what
+//!                 │ no                                was taken to be absent is absent
+//!                 └──▶ a tick that borrows ──▶ commit ──▶ learn what it fetched and left
+//! ```
+//!
+//! That a request is new cannot be known from what is here. It is assumed, and the commit
+//! looks: in the common case it is right, and in the other nothing was written.
+//!
+//! Failure modes: whoever else writes makes all of it worthless, which the commit notices; it
+//! then does nothing, the shelf is cleared, and the batch borrows. Everything is bounded: of
+//! long queues only the first are here, and a shelf that is too heavy is cleared.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+
+use super::changes::Changes;
+use super::fetch::Loaded;
+use super::known::Known;
+use super::record::Damaged;
+use super::tick::{Ticked, tick};
+use super::want::{Found, Lender, LiveRow, Reached, Want};
+use super::{Numbers, Sight};
+use crate::inbox::{RouteNo, State, StateKind, When};
+use crate::store::Options;
+use crate::store::disk::{Body, ColdKey, ColdReceipt};
+use crate::store::op::Op;
+use crate::words::{ClaimId, OccurrenceId, RequestId, Seq};
+
+/// How many requests of a queue are kept at hand.
+const QUEUE_MAX: usize = 4096;
+/// How many requests are, and how many bytes of payloads.
+const ROWS_MAX: usize = 16_384;
+const BYTES_MAX: usize = 32 << 20;
+
+/// Rows at hand.
+#[derive(Debug, Default)]
+pub(in crate::store) struct Shelf {
+    pub(in crate::store) known: Known,
+    rows: HashMap<Seq, Row>,
+    ids: HashMap<RequestId, OfId>,
+    /// Who shows an occurrence.
+    shown: HashMap<OccurrenceId, Seq>,
+    /// Occurrences that are known to have no receipt.
+    unseen: HashSet<OccurrenceId>,
+    queues: HashMap<RouteNo, Queue>,
+    claims: BTreeSet<(ClaimId, Seq)>,
+    due: BTreeSet<(When, Seq)>,
+    states: HashMap<StateKind, u64>,
+    bytes: usize,
+}
+
+/// A live request.
+#[derive(Debug)]
+struct Row {
+    loaded: Loaded,
+    body: Option<Body>,
+}
+
+/// The requests at hand with one id.
+#[derive(Debug, Default)]
+struct OfId {
+    seqs: Vec<Seq>,
+    /// Whether there are no others, and its receipt is known.
+    closed: bool,
+    ended: Option<ColdReceipt>,
+}
+
+/// The first of a route that may be handed out, by turn.
+#[derive(Debug, Default)]
+struct Queue {
+    turns: BTreeSet<(u64, Seq)>,
+    reach: Reach,
+}
+
+/// How many of a queue are at hand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reach {
+    All,
+    /// All up to this one.
+    To((u64, Seq)),
+}
+
+impl Default for Reach {
+    fn default() -> Reach {
+        Reach::To((0, Seq(0)))
+    }
+}
+
+impl Reach {
+    fn has(self, turn: (u64, Seq)) -> bool {
+        match self {
+            Reach::All => true,
+            Reach::To(last) => turn <= last,
+        }
+    }
+}
+
+/// What a tick took to be absent, for its commit to make sure of.
+#[derive(Debug, Default)]
+pub(in crate::store) struct Assumed {
+    /// No live request has one of these ids, and none has ended with it.
+    pub(in crate::store) ids: Vec<RequestId>,
+    /// No live request shows one of these, and none has a receipt.
+    pub(in crate::store) occurrences: Vec<OccurrenceId>,
+}
+
+impl Assumed {
+    pub(in crate::store) fn is_empty(&self) -> bool {
+        self.ids.is_empty() && self.occurrences.is_empty()
+    }
+}
+
+impl Shelf {
+    /// One with no rows, in a store of which this is known.
+    pub(in crate::store) fn knowing(known: Known) -> Shelf {
+        Shelf { known, ..Shelf::default() }
+    }
+
+    /// Does a batch on what is at hand; nothing, if that does not do.
+    pub(in crate::store) async fn tick(
+        &self,
+        options: Options,
+        sight: &Sight<'_>,
+        batch: &[Op],
+    ) -> Result<Option<(Ticked, Assumed)>, Damaged> {
+        let mut hand = Hand::new(self, batch);
+        match tick(&mut hand, options, sight, batch).await {
+            Ok(ticked) => Ok(Some((ticked, hand.assumed))),
+            Err(Away::NotHere) => Ok(None),
+            Err(Away::Damaged(damaged)) => Err(damaged),
+        }
+    }
+
+    /// Keeps what a tick fetched and left, once it is written. All that it did not fetch was
+    /// as it is here.
+    pub(in crate::store) fn learn(&mut self, ticked: &Ticked, changes: &Changes<'_>, before: &Numbers) {
+        let Ticked { fetched, tray, .. } = ticked;
+        self.known = Known {
+            counted: fetched.counted.clone(),
+            paces: fetched.paces.iter().map(|(no, (epoch, pace))| (*no, *epoch, pace.clone())).collect(),
+            had_groups: before.high.group > 1,
+        };
+        self.known.add(changes, before.newest_epoch);
+        for (route, last) in &fetched.reach {
+            let queue = self.queues.entry(*route).or_default();
+            if !queue.reach.has(*last) {
+                queue.reach = Reach::To(*last);
+            }
+        }
+        let mut left_out = HashSet::new();
+        for (seq, loaded) in &fetched.live {
+            if !self.rows.contains_key(seq) && !self.put(loaded.clone(), tray.bodies.get(seq).cloned()) {
+                left_out.insert(loaded.request.id);
+            }
+        }
+        for gone in &changes.gone {
+            self.discard(gone.request.seq);
+        }
+        for put in &changes.live {
+            let (request, record, listed) = (put.request.clone(), put.record.clone(), put.listed);
+            let (id, body) = (request.id, tray.bodies.get(&request.seq).cloned());
+            if !self.put(Loaded { request, record, listed }, body) {
+                left_out.insert(id);
+            }
+        }
+        for id in &fetched.closed {
+            if let Some(of_id) = self.ids.get_mut(id) {
+                of_id.closed = !left_out.contains(id);
+                of_id.ended = tray.cold.get(&ColdKey::Request(*id)).cloned();
+            }
+        }
+        for occurrence in fetched.looked_up.iter().filter(|occurrence| self.shown.contains_key(occurrence)) {
+            match tray.cold.contains_key(&ColdKey::Occurrence(*occurrence)) {
+                true => self.unseen.remove(occurrence),
+                false => self.unseen.insert(*occurrence),
+            };
+        }
+        self.reach_all();
+        self.shorten();
+    }
+
+    /// Notes of which queues all are here.
+    fn reach_all(&mut self) {
+        let queued = self.known.counted.iter().filter(|((_, state), _)| *state == StateKind::Queued);
+        for ((route, _), count) in queued {
+            let queue = self.queues.entry(*route).or_default();
+            if queue.turns.len() as u64 == *count {
+                queue.reach = Reach::All;
+            }
+        }
+    }
+
+    /// Keeps to the bounds.
+    fn shorten(&mut self) {
+        let mut beyond = Vec::new();
+        for queue in self.queues.values_mut().filter(|queue| queue.turns.len() > QUEUE_MAX) {
+            while queue.turns.len() > QUEUE_MAX {
+                beyond.extend(queue.turns.pop_last().map(|(_, seq)| seq));
+            }
+            queue.reach = queue.turns.last().map_or(Reach::default(), |last| Reach::To(*last));
+        }
+        for seq in beyond {
+            if let Some(id) = self.discard(seq) {
+                self.open(id);
+            }
+        }
+        if self.rows.len() > ROWS_MAX || self.bytes > BYTES_MAX {
+            *self = Shelf::knowing(std::mem::take(&mut self.known));
+        }
+    }
+
+    /// Puts a row in the place of what was there; leaves it out, and says so, if its turn comes
+    /// long after those at hand.
+    fn put(&mut self, loaded: Loaded, body: Option<Body>) -> bool {
+        let (seq, id) = (loaded.request.seq, loaded.request.id);
+        let turn = loaded.listed.turn.map(|turn| (turn, seq));
+        let reach = self.queues.get(&loaded.request.route).map_or(Reach::default(), |queue| queue.reach);
+        if turn.is_some_and(|turn| !reach.has(turn)) {
+            self.discard(seq);
+            self.open(id);
+            return false;
+        }
+        let before = self.remove(seq);
+        let body = body.or_else(|| before.and_then(|row| row.body));
+        self.queues.entry(loaded.request.route).or_default().turns.extend(turn);
+        self.claims.extend(claim(&loaded).map(|claim| (claim, seq)));
+        self.due.extend(loaded.listed.due.map(|due| (due, seq)));
+        *self.states.entry(loaded.listed.state).or_default() += 1;
+        self.bytes += weight(body.as_ref());
+        self.ids.entry(id).or_default().seqs.push(seq);
+        self.shown.extend(loaded.request.occurrences.as_slice().iter().map(|occurrence| (occurrence.id, seq)));
+        self.rows.insert(seq, Row { loaded, body });
+        true
+    }
+
+    /// Takes away a row, for another to be put in its place.
+    fn remove(&mut self, seq: Seq) -> Option<Row> {
+        let row = self.rows.remove(&seq)?;
+        let Loaded { request, listed, .. } = &row.loaded;
+        if let (Some(turn), Some(queue)) = (listed.turn, self.queues.get_mut(&request.route)) {
+            queue.turns.remove(&(turn, seq));
+        }
+        if let Some(claim) = claim(&row.loaded) {
+            self.claims.remove(&(claim, seq));
+        }
+        if let Some(due) = listed.due {
+            self.due.remove(&(due, seq));
+        }
+        if let Some(count) = self.states.get_mut(&listed.state) {
+            *count -= 1;
+        }
+        self.bytes -= weight(row.body.as_ref());
+        if let Some(of_id) = self.ids.get_mut(&request.id) {
+            of_id.seqs.retain(|other| *other != seq);
+        }
+        for occurrence in request.occurrences.as_slice() {
+            if self.shown.get(&occurrence.id) == Some(&seq) {
+                self.shown.remove(&occurrence.id);
+            }
+        }
+        Some(row)
+    }
+
+    /// Takes away a row for good, and what was known of its names.
+    fn discard(&mut self, seq: Seq) -> Option<RequestId> {
+        let request = self.remove(seq)?.loaded.request;
+        for occurrence in request.occurrences.as_slice() {
+            self.unseen.remove(&occurrence.id);
+        }
+        if self.ids.get(&request.id).is_some_and(|of_id| of_id.seqs.is_empty()) {
+            self.ids.remove(&request.id);
+        }
+        Some(request.id)
+    }
+
+    /// Notes that there are others with this id than those at hand.
+    fn open(&mut self, id: RequestId) {
+        if let Some(of_id) = self.ids.get_mut(&id) {
+            of_id.closed = false;
+        }
+    }
+
+    /// Whether all in this state are at hand.
+    fn has_all(&self, state: StateKind) -> bool {
+        self.states.get(&state).copied().unwrap_or(0) == self.known.all(state)
+    }
+
+    /// All live requests with this id.
+    fn of_id(&self, id: &RequestId) -> Option<&OfId> {
+        self.ids.get(id).filter(|of_id| of_id.closed)
+    }
+
+    fn row(&self, seq: &Seq) -> Option<LiveRow> {
+        let Loaded { request, record, listed } = self.rows.get(seq)?.loaded.clone();
+        Some(LiveRow { request, record, listed, body: None, response: None })
+    }
+
+    fn row_with_body(&self, seq: &Seq) -> Option<LiveRow> {
+        let body = self.rows.get(seq)?.body.clone()?;
+        Some(LiveRow { body: Some(body), ..self.row(seq)? })
+    }
+
+    fn bodies(&self, seqs: impl IntoIterator<Item = Seq>) -> Option<Found> {
+        let body = |seq| Some((seq, self.rows.get(&seq)?.body.clone()?));
+        seqs.into_iter().map(body).collect::<Option<_>>().map(Found::Bodies)
+    }
+
+    /// The first of a route that may be handed out.
+    fn turns(&self, route: RouteNo, requests: usize, reached: &Reached, bytes: usize, from: u64) -> Option<Found> {
+        let queue = self.queues.get(&route)?;
+        let has_all = queue.reach == Reach::All;
+        if from > 0 && !has_all {
+            return None;
+        }
+        let is_over = |when: When| reached.iter().any(|(first, last)| (*first..=*last).contains(&when));
+        let (mut rows, mut heavy) = (Vec::new(), 0);
+        let start = (from, Seq(0));
+        for half in [queue.turns.range(start..), queue.turns.range(..start)] {
+            let enough = rows.len() + requests;
+            for (_, seq) in half {
+                if rows.len() >= enough || heavy >= bytes {
+                    break;
+                }
+                let row = self.row_with_body(seq)?;
+                if !row.listed.deadline.is_some_and(is_over) {
+                    heavy += weight(row.body.as_ref());
+                    rows.push(row);
+                }
+            }
+        }
+        (has_all || rows.len() >= requests || heavy >= bytes).then_some(Found::Live(rows))
+    }
+}
+
+fn claim(loaded: &Loaded) -> Option<ClaimId> {
+    match &loaded.request.state {
+        State::Leased(lease) => Some(lease.claim),
+        _ => None,
+    }
+}
+
+fn weight(body: Option<&Body>) -> usize {
+    body.map_or(0, |body| body.payload.bytes.len())
+}
+
+/// Why a batch cannot be done with what is at hand.
+#[derive(Debug)]
+enum Away {
+    NotHere,
+    Damaged(Damaged),
+}
+
+impl From<Damaged> for Away {
+    fn from(damaged: Damaged) -> Away {
+        Away::Damaged(damaged)
+    }
+}
+
+/// A shelf that lends to a batch.
+struct Hand<'a> {
+    shelf: &'a Shelf,
+    /// What the batch admits: taken to be new, unless it is here.
+    new_ids: HashSet<RequestId>,
+    new_occurrences: HashSet<OccurrenceId>,
+    assumed: Assumed,
+}
+
+impl<'a> Hand<'a> {
+    fn new(shelf: &'a Shelf, batch: &[Op]) -> Hand<'a> {
+        let (mut new_ids, mut new_occurrences) = (HashSet::new(), HashSet::new());
+        for op in batch {
+            if let Op::Admit(admit) = op {
+                new_ids.extend(admit.requests.iter().map(|request| request.id));
+                new_occurrences.extend(admit.requests.iter().map(|request| request.occurrence));
+            }
+        }
+        Hand { shelf, new_ids, new_occurrences, assumed: Assumed::default() }
+    }
+
+    /// What a want brings, if that is at hand.
+    fn bring(&mut self, want: &Want) -> Option<Found> {
+        let shelf = self.shelf;
+        if let Some(found) = shelf.known.answer(want) {
+            return Some(found);
+        }
+        match want {
+            Want::Named { ids, occurrences, slots } if slots.is_empty() => self.named(ids, occurrences),
+            Want::Bodies(ids) => {
+                let seqs = ids.iter().map(|id| Some(&shelf.of_id(id)?.seqs)).collect::<Option<Vec<_>>>()?;
+                shelf.bodies(seqs.into_iter().flatten().copied())
+            }
+            Want::BodiesOf { seqs, .. } => shelf.bodies(seqs.iter().copied()),
+            Want::Ended(ids) => self.ended(ids),
+            Want::Seen(occurrences) => self.seen(occurrences),
+            Want::Turns { route, requests, reached, bytes, from } => {
+                shelf.turns(*route, *requests, reached, *bytes, *from)
+            }
+            Want::Claimed(claims) if shelf.has_all(StateKind::Leased) => {
+                let of = |claim: &ClaimId| shelf.claims.range((*claim, Seq(0))..=(*claim, Seq(u64::MAX)));
+                let rows = claims.iter().flat_map(of).map(|(_, seq)| shelf.row_with_body(seq));
+                rows.collect::<Option<_>>().map(Found::Live)
+            }
+            Want::Due { reached, limit } if shelf.has_all(StateKind::Held) => {
+                let of = |(first, last): &(When, When)| {
+                    shelf.due.range((*first, Seq(0))..=(*last, Seq(u64::MAX))).take(*limit)
+                };
+                let rows = reached.iter().flat_map(of).map(|(_, seq)| shelf.row(seq));
+                rows.collect::<Option<_>>().map(Found::Live)
+            }
+            _ => None,
+        }
+    }
+
+    fn named(&self, ids: &BTreeSet<RequestId>, occurrences: &BTreeSet<OccurrenceId>) -> Option<Found> {
+        let mut named = BTreeSet::new();
+        for id in ids {
+            match self.shelf.ids.contains_key(id) {
+                true => _ = named.insert(*id),
+                false => self.new_ids.get(id).map(drop)?,
+            }
+        }
+        for occurrence in occurrences {
+            match self.shelf.shown.get(occurrence) {
+                Some(seq) => _ = named.insert(self.shelf.rows.get(seq)?.loaded.request.id),
+                None => self.new_occurrences.get(occurrence).map(drop)?,
+            }
+        }
+        let mut rows = Vec::new();
+        for id in &named {
+            for seq in &self.shelf.of_id(id)?.seqs {
+                rows.push(self.shelf.row(seq)?);
+            }
+        }
+        Some(Found::Live(rows))
+    }
+
+    /// Receipts of ids: those that are not live here are assumed to have none.
+    fn ended(&mut self, ids: &BTreeSet<RequestId>) -> Option<Found> {
+        let mut receipts = Vec::new();
+        for id in ids {
+            if self.shelf.ids.contains_key(id) {
+                let ended = self.shelf.of_id(id)?.ended.clone();
+                receipts.extend(ended.map(|ended| (ColdKey::Request(*id), ended)));
+            } else {
+                self.assumed.ids.push(*self.new_ids.get(id)?);
+            }
+        }
+        Some(Found::Receipts(receipts))
+    }
+
+    /// Receipts of occurrences: of those that are not shown here, none is assumed.
+    fn seen(&mut self, occurrences: &BTreeSet<OccurrenceId>) -> Option<Found> {
+        for occurrence in occurrences.iter().filter(|occurrence| !self.shelf.unseen.contains(occurrence)) {
+            let new = self.new_occurrences.get(occurrence).filter(|new| !self.shelf.shown.contains_key(new))?;
+            self.assumed.occurrences.push(*new);
+        }
+        Some(Found::Receipts(Vec::new()))
+    }
+}
+
+impl Lender for Hand<'_> {
+    type Error = Away;
+
+    async fn fly(&mut self, wants: &[Want]) -> Result<Vec<Found>, Away> {
+        wants.iter().map(|want| self.bring(want).ok_or(Away::NotHere)).collect()
+    }
+}
