@@ -7,12 +7,13 @@ use std::sync::{Arc, OnceLock};
 use roundtrip::clock::{Clock, ManualClock};
 use roundtrip::sender::LaneStatus;
 use roundtrip::store::journal::Event;
-use roundtrip::store::op::{Admission, Admit, Define, Effect, LaneOrder, Order, Outcome};
+use roundtrip::store::op::{Admission, Admit, Define, Effect, LaneOrder, NewRequest, Order, Outcome};
+use roundtrip::store::policy::{QueueOrder, RoutePolicy};
 use roundtrip::store::{Options, ReadExt, RedisStore, Store, StoreError, StoreExt, StoreFuture};
 use roundtrip::testkit::bench::{Harness, OPTIONS, START};
 use roundtrip::testkit::samples::*;
 use roundtrip::testkit::servers::{RedisCluster, RedisServer};
-use roundtrip::words::Nonce;
+use roundtrip::words::{Nonce, OrderKey};
 
 use crate::sharing::{nothing_is_lost, sharing};
 
@@ -216,8 +217,8 @@ enum How {
     CutAfter,
 }
 
-/// Only commits say this.
-const COMMIT_SAYS: &[u8] = b"$5\r\nMULTI\r\n";
+/// Only commits say where hints go.
+const COMMIT_SAYS: &[u8] = b":hints\r\n";
 
 impl Between {
     async fn open(server: &RedisServer) -> Between {
@@ -298,10 +299,15 @@ async fn a_connection_that_breaks_leaves_the_outcome_unknown() {
     let between = Between::open(server()).await;
     let store = OnServer(place.0.replace(&server().address(), &between.address));
     let store = store.store(Arc::new(ManualClock::at(START)), OPTIONS).await;
-    store.apply_one(Define { route: route(), policy: policy() }).await.unwrap();
-    for (n, how, is_written) in [(1, How::CutBefore, false), (2, How::CutAfter, true)] {
+    let policy = RoutePolicy { order: QueueOrder::KeyedFifo { per_key: 1 }, ..policy() };
+    store.apply_one(Define { route: route(), policy }).await.unwrap();
+    let cuts =
+        [(1, How::CutBefore, false), (2, How::CutAfter, true), (3, How::CutBefore, false), (4, How::CutAfter, true)];
+    for (n, how, is_written) in cuts {
         between.next_commit(how);
-        let admit = Admit { cursor: None, requests: vec![request(n)] };
+        // What has a key looks at its line first; the others are done with what is at hand.
+        let key = (n > 2).then(|| OrderKey::new("line").unwrap());
+        let admit = Admit { cursor: None, requests: vec![NewRequest { key, ..request(n) }] };
         assert_eq!(store.apply_one(admit.clone()).await, Err(StoreError::Unknown));
         let again = store.apply_one(admit).await.unwrap();
         assert_eq!(matches!(again, Outcome::Duplicate(_)), is_written, "{again:?}");

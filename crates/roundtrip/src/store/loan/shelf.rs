@@ -143,6 +143,10 @@ impl Shelf {
             paces: fetched.paces.iter().map(|(no, (epoch, pace))| (*no, *epoch, pace.clone())).collect(),
             had_groups: before.high.group > 1,
         };
+        let live =
+            fetched.live.values().map(|loaded| &loaded.request).chain(changes.live.iter().map(|put| put.request));
+        let routes: BTreeSet<RouteNo> = live.map(|request| request.route).collect();
+        self.reach_all(&routes);
         self.known.add(changes, before.newest_epoch);
         for (route, last) in &fetched.reach {
             let queue = self.queues.entry(*route).or_default();
@@ -178,16 +182,15 @@ impl Shelf {
                 false => self.unseen.insert(*occurrence),
             };
         }
-        self.reach_all();
+        self.reach_all(&routes);
         self.shorten();
     }
 
-    /// Notes of which queues all are here.
-    fn reach_all(&mut self) {
-        let queued = self.known.counted.iter().filter(|((_, state), _)| *state == StateKind::Queued);
-        for ((route, _), count) in queued {
+    /// Notes of which of these routes all are here that may be handed out.
+    fn reach_all(&mut self, routes: &BTreeSet<RouteNo>) {
+        for route in routes {
             let queue = self.queues.entry(*route).or_default();
-            if queue.turns.len() as u64 == *count {
+            if queue.turns.len() as u64 == self.known.of(*route, StateKind::Queued) {
                 queue.reach = Reach::All;
             }
         }
@@ -466,5 +469,117 @@ impl Lender for Hand<'_> {
 
     async fn fly(&mut self, wants: &[Want]) -> Result<Vec<Found>, Away> {
         wants.iter().map(|want| self.bring(want).ok_or(Away::NotHere)).collect()
+    }
+}
+
+#[cfg(all(test, feature = "testkit"))]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+    use super::*;
+    use crate::store::disk::{Fixture, HighWater};
+    use crate::store::op::{Admit, Define, Effect, Lease, NewRequest, Outcome};
+    use crate::store::policy::RoutePolicy;
+    use crate::testkit::samples;
+    use crate::words::UnixMs;
+
+    /// A store that is all at hand, since all of it was written from here.
+    struct Alone {
+        shelf: Shelf,
+        numbers: Numbers,
+        tokens: u64,
+    }
+
+    impl Alone {
+        fn new() -> Alone {
+            let high = HighWater { seq: 1, entry: 1, receipt: 1, item: 1, group: 1 };
+            let numbers = Numbers { newest_epoch: 1, high, journal_floor: 1, fixtures: 7, now: UnixMs(1000) };
+            Alone { shelf: Shelf::default(), numbers, tokens: 0 }
+        }
+
+        /// What came of an operation and what was assumed; none, if more is needed than is here.
+        async fn tick(&mut self, op: impl Into<Op>) -> Option<(Outcome, Assumed)> {
+            let (no, name) = (RouteNo(0), samples::route());
+            let route = Fixture::Route { no, name, policy: RoutePolicy::default(), paused: false };
+            let fixtures = [(route.key(), route)].into();
+            let sight = Sight { epoch: 1, tokens: self.tokens, numbers: self.numbers, fixtures: &fixtures };
+            let (ticked, assumed) = self.shelf.tick(Options::default(), &sight, &[op.into()]).await.unwrap()?;
+            let changes = ticked.changes().unwrap();
+            self.shelf.learn(&ticked, &changes, &self.numbers);
+            self.tokens = ticked.tokens();
+            self.numbers = changes.numbers.map_or(self.numbers, |numbers| numbers.after(self.numbers));
+            Some((ticked.outcomes[0].clone(), assumed))
+        }
+
+        async fn admit(&mut self, numbers: std::ops::Range<u64>) -> Assumed {
+            let request = |n| NewRequest { place: None, ..samples::final_request(n) };
+            let admit = Admit { cursor: None, requests: numbers.map(request).collect() };
+            let (outcome, assumed) = self.tick(admit).await.unwrap();
+            assert!(matches!(outcome, Outcome::Applied(_)), "{outcome:?}");
+            assumed
+        }
+
+        async fn lease(&mut self, claim: u64, max: usize) -> Option<Vec<u64>> {
+            let lease = Lease { max, claim: ClaimId(claim), ..samples::lease(1) };
+            let Outcome::Applied(Effect::Leased(grants)) = self.tick(lease).await?.0 else { panic!("not leased") };
+            let number = |id: RequestId| (1..10_000).find(|n| samples::id(*n) == id).unwrap();
+            Some(grants.into_iter().map(|grant| number(grant.id)).collect())
+        }
+    }
+
+    #[tokio::test]
+    async fn a_lifecycle_needs_nothing_but_that_it_is_new() {
+        let mut store = Alone::new();
+        let assumed = store.admit(1..2).await;
+        assert_eq!((assumed.ids, assumed.occurrences), (vec![samples::id(1)], vec![samples::occurrence(1)]));
+        let (outcome, assumed) = store.tick(samples::lease(1)).await.unwrap();
+        assert!(assumed.is_empty());
+        let Outcome::Applied(Effect::Leased(grants)) = outcome else { panic!("not leased") };
+        let (outcome, assumed) = store.tick(samples::answer(&grants[0])).await.unwrap();
+        assert!(matches!(outcome, Outcome::Applied(_)) && assumed.is_empty(), "{outcome:?}");
+        let Shelf { rows, ids, shown, unseen, claims, bytes, .. } = store.shelf;
+        assert_eq!((rows.len(), ids.len(), shown.len(), unseen.len(), claims.len(), bytes), (0, 0, 0, 0, 0, 0));
+    }
+
+    #[tokio::test]
+    async fn what_is_here_is_recognised_and_not_assumed() {
+        let mut store = Alone::new();
+        store.admit(1..2).await;
+        let repeated = Admit { cursor: None, requests: vec![NewRequest { place: None, ..samples::final_request(1) }] };
+        let (outcome, assumed) = store.tick(repeated).await.unwrap();
+        assert!(matches!(outcome, Outcome::Duplicate(_)) && assumed.is_empty(), "{outcome:?}");
+    }
+
+    #[tokio::test]
+    async fn what_is_not_here_is_not_answered() {
+        let mut store = Alone::new();
+        store.admit(1..2).await;
+        let (outcome, _) = store.tick(samples::lease(1)).await.unwrap();
+        let Outcome::Applied(Effect::Leased(grants)) = outcome else { panic!("not leased") };
+        let known = std::mem::take(&mut store.shelf.known);
+        store.shelf = Shelf::knowing(known);
+        assert!(store.tick(samples::answer(&grants[0])).await.is_none(), "somebody may hold it");
+        assert!(store.lease(1, 1).await.is_none(), "what the claim holds is not here");
+        let policy = RoutePolicy { capacity: 9, ..RoutePolicy::default() };
+        assert!(store.tick(Define { route: samples::route(), policy }).await.is_none(), "all requests are looked at");
+    }
+
+    #[tokio::test]
+    async fn of_a_long_queue_the_first_are_here_and_come_in_order() {
+        let mut store = Alone::new();
+        let all = QUEUE_MAX as u64 + 10;
+        for first in (1..=all).step_by(512) {
+            store.admit(first..(all + 1).min(first + 512)).await;
+        }
+        assert_eq!(store.shelf.rows.len(), QUEUE_MAX);
+        assert_eq!(store.lease(1, 3).await.unwrap(), [1, 2, 3]);
+        // What comes in now comes after those that are not here.
+        store.admit(all + 1..all + 2).await;
+        assert_eq!(store.shelf.queues[&RouteNo(0)].turns.len(), QUEUE_MAX - 3);
+        let mut next = 4;
+        while let Some(leased) = store.lease(next, 500).await {
+            assert_eq!(leased, (next..next + 500).collect::<Vec<_>>());
+            next += 500;
+        }
+        assert!(next + 500 > QUEUE_MAX as u64, "asks for more only when they run out: {next}");
     }
 }

@@ -2,13 +2,13 @@
 
 use std::collections::BTreeSet;
 
+use super::Numbers;
 use super::Sight;
 use super::changes::Changes;
 use super::fetch::{Fetched, First};
 use super::record::Damaged;
 use super::tray::Tray;
 use super::want::{Found, Lender, Want};
-use super::Numbers;
 use crate::store::machine::Machine;
 use crate::store::op::{Op, Outcome};
 use crate::store::{Options, Topic};

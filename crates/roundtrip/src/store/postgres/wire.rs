@@ -66,7 +66,9 @@ impl PgError {
     /// Whether a commit found something else than it expected, and so did nothing.
     pub(super) fn is_otherwise(&self) -> bool {
         let PgError::Server(error) = self else { return false };
-        error.as_db_error().is_some_and(|db| *db.code() == SqlState::NOT_NULL_VIOLATION && db.table() == Some("numbers"))
+        error
+            .as_db_error()
+            .is_some_and(|db| *db.code() == SqlState::NOT_NULL_VIOLATION && db.table() == Some("numbers"))
     }
 
     /// What the caller is told of a failure at this server.

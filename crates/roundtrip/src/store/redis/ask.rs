@@ -53,6 +53,14 @@ impl Arguments {
         arguments.into_iter().for_each(|argument| self.push(argument));
     }
 
+    /// How many arguments others are, and those.
+    pub(super) fn push_counted(&mut self, others: &Arguments) {
+        self.push_number(others.ends.len());
+        let start = self.bytes.len();
+        self.bytes.extend(&others.bytes);
+        self.ends.extend(others.ends.iter().map(|end| start + end));
+    }
+
     /// One want: its name, how many arguments it has, and those.
     fn push_want(&mut self, name: &str, put: impl FnOnce(&mut Arguments)) {
         let mut own = Arguments::default();

@@ -117,6 +117,11 @@ impl Script {
         Script::new(&[include_str!("lua/keys.lua"), include_str!("lua/turn.lua"), include_str!("lua/fetch.lua")])
     }
 
+    /// Commits what a process did with what it has at hand.
+    pub(super) fn commit() -> Script {
+        Script::new(&[include_str!("lua/keys.lua"), include_str!("lua/turn.lua"), include_str!("lua/commit.lua")])
+    }
+
     /// Tells of what kind each key is.
     pub(super) fn kinds() -> Script {
         Script::new(&[include_str!("lua/kinds.lua")])

@@ -21,6 +21,7 @@ mod ask;
 mod bytes;
 mod check;
 mod flight;
+mod hand;
 mod hints;
 mod keys;
 mod link;
@@ -40,9 +41,9 @@ use hints::Ear;
 use keys::{CLEAR, Key, Script, channel_of, keys_of};
 use link::{Link, LinkError};
 use place::Place;
-use put::Brought;
+use put::{Brought, Command};
 
-use super::loan::{self, Changes as Rows, Damaged, Numbers, Sight, Ticked};
+use super::loan::{self, Changes as Rows, Damaged, Numbers, Shelf, Sight, Ticked};
 use super::machine::next_epoch;
 use super::op::{Op, Outcome};
 use super::query::{Query, Reply};
@@ -89,6 +90,7 @@ struct Server {
     name: String,
     channel: String,
     fetch: Script,
+    commit: Script,
     give: Script,
     writing: Link,
     reading: Link,
@@ -108,6 +110,9 @@ struct Writer {
     tokens: u64,
     /// How many more ticks take a turn at once, since others tick too.
     crowded: u32,
+    /// Rows at hand, as they are at this version.
+    shelf: Shelf,
+    shelf_version: u64,
 }
 
 /// A tick that is done, but for being written.
@@ -120,6 +125,15 @@ struct Done<'a> {
     must: bool,
     /// Whether there is a turn to give back.
     has_turn: bool,
+}
+
+/// A tick that is written.
+struct Written<'a> {
+    ticked: &'a Ticked,
+    changes: &'a Rows<'a>,
+    epoch: u64,
+    /// Whether nobody else seems to tick.
+    alone: bool,
 }
 
 impl RedisStore {
@@ -137,6 +151,7 @@ impl RedisStore {
             name: place.in_words(),
             channel: channel_of(&place.name),
             fetch: Script::fetch(),
+            commit: Script::commit(),
             give: Script::give(),
             writing: Link::new(place.clone(), keys.clone()),
             reading: Link::new(place.clone(), keys),
@@ -292,6 +307,12 @@ impl RedisStore {
             writer.rolled_back = false;
             return Err(LinkError::Moved);
         }
+        if let Mode::Alone = mode
+            && let Some(outcomes) = self.tick_at_hand(writer, &process, epoch, &known, batch).await?
+        {
+            return Ok(outcomes);
+        }
+        let sight = Sight { tokens: writer.tokens, ..sight };
         let ticked = match loan::tick(&mut flight, self.options, &sight, batch).await {
             // What is known is a little old: with what is known now, at once.
             Err(LinkError::Moved) => {
@@ -330,31 +351,50 @@ impl RedisStore {
         if known.heard.is_older_than(LATE_MAX) {
             return Err(LinkError::Moved);
         }
-        known.heard = Heard::from_time(self.server.writing.commit(&commands).await?)?;
+        let heard = Heard::from_time(self.server.writing.commit(&commands).await?)?;
+        let alone = !done.has_turn && !done.must;
+        self.note(writer, known, heard, &Written { ticked: done.ticked, changes: &changes, epoch: done.epoch, alone });
+        Ok(())
+    }
+
+    /// Keeps in mind where the store stands after a commit.
+    fn note(&self, writer: &mut Writer, mut known: Known, heard: Heard, written: &Written<'_>) {
+        let Written { ticked, changes, epoch, alone } = written;
+        if *alone {
+            if writer.shelf_version != known.version {
+                writer.shelf = Shelf::default();
+            }
+            writer.shelf.learn(ticked, changes, &known.numbers);
+            writer.shelf_version = known.version + 1;
+        }
+        known.heard = heard;
         known.version += 1;
-        writer.certain = Some(Certain { version: known.version, tag: done.epoch });
+        writer.certain = Some(Certain { version: known.version, tag: *epoch });
         writer.run.clone_from(&known.run);
         if let Some(numbers) = &changes.numbers {
-            known.numbers.high = numbers.high;
-            known.numbers.journal_floor = numbers.journal_floor;
-            known.numbers.fixtures = numbers.fixtures;
+            known.numbers = numbers.after(known.numbers);
         }
         if let Some(rows) = changes.fixtures {
             known.fixtures.extend(rows.iter().map(|(key, fixture)| (key.clone(), fixture.clone())));
         }
         writer.known = Some(known);
-        Ok(())
+    }
+
+    /// The commands that write a tick's changes, but for groups that are gone.
+    fn rows(&self, known: &Known, changes: &Rows<'_>, brought: &Brought, epoch: u64) -> Result<Vec<Command>, Damaged> {
+        let mut commands = vec![
+            Command { name: "HSET", key: Key::Numbers, arguments: numbers(known, changes) },
+            Command { name: "HSET", key: Key::Lineage, arguments: lineage(known.version + 1, epoch) },
+        ];
+        commands.extend(put::put(changes, brought, known.numbers.newest_epoch)?);
+        Ok(commands)
     }
 
     /// The commands of a commit. The last tells the time.
     fn commands(&self, known: &Known, changes: &Rows<'_>, done: &Done<'_>) -> Result<Vec<Cmd>, Damaged> {
         let link = &self.server.writing;
-        let mut commands = vec![
-            link.on("HSET", Key::Numbers, &numbers(known, changes)),
-            link.on("HSET", Key::Lineage, &lineage(known.version + 1, done.epoch)),
-            link.on("HDEL", Key::Turn, &Arguments::of(["holder", "until"])),
-        ];
-        let rows = put::put(changes, &done.brought, known.numbers.newest_epoch)?;
+        let rows = self.rows(known, changes, &done.brought, done.epoch)?;
+        let mut commands = vec![link.on("HDEL", Key::Turn, &Arguments::of(["holder", "until"]))];
         commands.extend(rows.iter().map(|command| link.on(command.name, command.key, &command.arguments)));
         for no in &changes.gone_groups {
             let mut clear = redis::cmd("EVAL");

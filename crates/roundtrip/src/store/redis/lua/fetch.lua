@@ -17,8 +17,6 @@ local PASS_OVER_MAX = 1024
 local MERGE = 64
 -- How many payloads are read together where their lengths count.
 local WEIGH = 32
--- How many versions back a process can tell whether its past is still there.
-local LINEAGE_MAX = 1024
 
 local me, mode, expected = ARGV[1], ARGV[2], ARGV[3]
 local certain, certain_tag, fixtures_known = ARGV[4], ARGV[5], ARGV[6]

@@ -12,6 +12,8 @@ local JOURNAL, COUNTED, PACE = KEYS[35], KEYS[36], KEYS[37]
 
 -- How many arguments one command gets; Lua's stack has room for fewer than 8000.
 local ARGUMENTS_MAX = 4000
+-- How many versions back a process can tell whether its past is still there.
+local LINEAGE_MAX = 1024
 
 -- The server's time in milliseconds.
 local function server_ms()
