@@ -6,7 +6,6 @@ use alloy::primitives::{Address, B256, Bloom, BloomInput, LogData, U64};
 use roundtrip::words::{Height, OccurrenceId};
 use serde::Deserialize;
 
-use super::source::Watch;
 use crate::rpc::Header;
 
 /// A log, as nodes write it.
@@ -60,15 +59,6 @@ pub(super) fn by_block(headers: &[Header], logs: Vec<WireLog>) -> Result<Vec<Vec
     Ok(blocks)
 }
 
-/// Whether a block's bloom says that it may show what is watched.
-pub(super) fn may_show(bloom: &Bloom, watches: &[Watch]) -> bool {
-    let has = |bytes: &[u8]| bloom.contains_input(BloomInput::Raw(bytes));
-    watches.iter().any(|watch| {
-        let address = watch.addresses.is_empty() || watch.addresses.iter().any(|address| has(address.as_slice()));
-        address && has(watch.event.topic().as_slice())
-    })
-}
-
 /// Whether these logs are all that a block's bloom tells of; some chains show more of them.
 pub(super) fn explains(logs: &[WireLog], bloom: &Bloom) -> bool {
     let shown = bloom_of(logs);
@@ -113,11 +103,9 @@ impl Occurrences {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
     use alloy::primitives::Bytes;
-    use roundtrip::inbox::Identity;
-    use roundtrip::words::{Position, RouteName, UnixMs};
+    use roundtrip::words::{Position, UnixMs};
 
     use super::*;
-    use crate::EventSignature;
 
     fn header(height: u64, fork: u8, parent_fork: u8) -> Header {
         let hash = |height: u64, fork: u8| B256::left_padding_from(&[fork, height.to_le_bytes()[0]]).0;
@@ -167,23 +155,10 @@ mod tests {
     }
 
     #[test]
-    fn a_bloom_shows_what_is_watched_and_nothing_else() {
-        let event = EventSignature::parse("Asked(uint256 id)").unwrap();
-        let mut shown = log(&header(5, 0, 0), 0);
-        shown.topics = vec![event.topic()];
-        let watch = |addresses: Vec<Address>| Watch {
-            route: RouteName::new("route").unwrap(),
-            event: event.clone(),
-            addresses,
-            identity: Identity::Given,
-        };
-        let bloom = bloom_of(std::slice::from_ref(&shown));
-        let cases = [(vec![], true), (vec![Address::repeat_byte(1)], true), (vec![Address::repeat_byte(9)], false)];
-        for (addresses, expected) in cases {
-            assert_eq!(may_show(&bloom, &[watch(addresses.clone())]), expected, "{addresses:?}");
-        }
-        assert!(!may_show(&Bloom::ZERO, &[watch(vec![])]));
+    fn logs_explain_a_bloom_or_something_is_missing() {
+        let shown = log(&header(5, 0, 0), 0);
         let other = WireLog { address: Address::repeat_byte(9), ..shown.clone() };
+        let bloom = bloom_of(std::slice::from_ref(&shown));
         assert!(explains(&[shown.clone()], &bloom) && explains(&[shown, other.clone()], &bloom));
         assert!(!explains(&[other], &bloom) && !explains(&[], &bloom), "something is missing");
     }

@@ -17,6 +17,8 @@
 mod event;
 mod logs;
 mod source;
+mod watch;
 
-pub use event::{BadSignature, EventSignature};
-pub use source::{EvmSource, Watch};
+pub use event::{AbiError, BadFilter, BadSignature, EventSignature};
+pub use source::EvmSource;
+pub use watch::Watch;

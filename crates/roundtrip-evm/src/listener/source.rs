@@ -1,34 +1,21 @@
 //! The blocks of a chain, with the requests that their events make.
 
-use alloy::primitives::{Address, B256, U64};
-use roundtrip::inbox::{Identity, Standing};
+use alloy::primitives::{B256, U64};
+use roundtrip::inbox::Standing;
 use roundtrip::listener::{BlockSource, SourceBlock, SourceError, SourceFuture, Tips};
 use roundtrip::store::op::NewRequest;
-use roundtrip::words::{Height, OccurrenceId, Payload, RequestId, RouteName};
+use roundtrip::words::{Height, OccurrenceId, Payload, RequestId};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::event::EventSignature;
-use super::logs::{Occurrences, WireLog, by_block, explains, linked, may_show};
+use super::logs::{Occurrences, WireLog, by_block, explains, linked};
+use super::watch::{Watch, filter, may_show};
 use crate::rpc::{CallError, Finality, Header, Rpc};
-
-/// Which events make requests on a route.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Watch {
-    /// The route that the requests take.
-    pub route: RouteName,
-    /// The event.
-    pub event: EventSignature,
-    /// The contracts that emit it; any contract if empty.
-    pub addresses: Vec<Address>,
-    /// What makes it the same request, as the route's policy says. With
-    /// [`Identity::Given`] each log is a request of its own.
-    pub identity: Identity,
-}
 
 /// A chain whose events are requests, over JSON-RPC.
 ///
-/// A request's payload is `{"event": name, "address": contract, "args": {..}}`.
+/// A request's payload is `{"event": name, "signature": name and types, "address": contract,
+/// "args": {..}}`.
 #[derive(Clone, Debug)]
 pub struct EvmSource {
     rpc: Rpc,
@@ -70,24 +57,12 @@ impl EvmSource {
             };
             let [from, to] = [first, last].map(|header| U64::from(header.at.height.0));
             let range = json!({"fromBlock": from, "toBlock": to});
-            match self.rpc.call("eth_getLogs", [self.filter(range)]).await {
+            match self.rpc.call("eth_getLogs", [filter(range, &self.watches)]).await {
                 Ok(logs) => return Ok((headers, logs)),
                 Err(CallError::Refused { .. }) if headers.len() > 1 => headers.truncate(headers.len() / 2),
                 Err(error) => return Err(error),
             }
         }
-    }
-
-    /// Asks for every watched event of every watched contract; what fits together is sorted out here.
-    fn filter(&self, range: Value) -> Value {
-        let mut filter = range;
-        let topics: Vec<B256> = self.watches.iter().map(|watch| watch.event.topic()).collect();
-        filter["topics"] = json!([topics]);
-        if self.watches.iter().all(|watch| !watch.addresses.is_empty()) {
-            let addresses: Vec<Address> = self.watches.iter().flat_map(|watch| watch.addresses.clone()).collect();
-            filter["address"] = json!(addresses);
-        }
-        filter
     }
 
     /// The logs of a block of which the node showed none, if its bloom says otherwise.
@@ -128,31 +103,39 @@ impl EvmSource {
         let mut occurrences = Occurrences::on(self.chain_id);
         let mut requests = Vec::new();
         for log in logs {
-            let watched = |watch: &&Watch| {
-                let from = watch.addresses.is_empty() || watch.addresses.contains(&log.address);
-                from && log.topics.first() == Some(&watch.event.topic())
-            };
-            let mut watches = self.watches.iter().filter(watched).peekable();
-            if watches.peek().is_none() {
-                continue;
-            }
-            let occurrence = occurrences.of(log);
-            for watch in watches {
-                match request(watch, occurrence, log) {
-                    Ok(request) => requests.push(request),
-                    Err(error) => {
-                        tracing::error!(route = %watch.route, transaction = %log.transaction_hash, error, "a log was left out: it cannot be read");
-                    }
-                }
+            let wanting = self.watches.iter().filter(|watch| watch.wants(&log.address, &log.topics));
+            let wanting: Vec<&Watch> = wanting.collect();
+            if !wanting.is_empty() {
+                requests.extend(requests_of(log, occurrences.of(log), &wanting));
             }
         }
         requests
     }
 }
 
+/// What a log asks for: one request on each route that watches it.
+fn requests_of(log: &WireLog, occurrence: OccurrenceId, watches: &[&Watch]) -> Vec<NewRequest> {
+    let mut requests: Vec<NewRequest> = Vec::new();
+    for watch in watches {
+        if requests.iter().any(|request| request.route == watch.route) {
+            continue;
+        }
+        match request(watch, occurrence, log) {
+            Ok(request) => requests.push(request),
+            // Nothing but its form says that a log is of an anonymous event.
+            Err(_) if watch.event.topic().is_none() => {}
+            Err(error) => {
+                tracing::error!(route = %watch.route, transaction = %log.transaction_hash, error, "a log was left out: it cannot be read");
+            }
+        }
+    }
+    requests
+}
+
 fn request(watch: &Watch, occurrence: OccurrenceId, log: &WireLog) -> Result<NewRequest, String> {
-    let args = watch.event.decode(&log.body())?;
-    let payload = json!({"event": watch.event.name(), "address": log.address.to_string(), "args": args});
+    let (event, args) = (&watch.event, watch.event.decode(&log.body())?);
+    let address = log.address.to_string();
+    let payload = json!({"event": event.name(), "signature": event.signature(), "address": address, "args": args});
     let payload = Payload::json(payload.to_string());
     let id = watch.identity.id_of(&watch.route, &payload).map_err(|error| error.to_string())?;
     Ok(NewRequest {
@@ -170,7 +153,6 @@ fn request(watch: &Watch, occurrence: OccurrenceId, log: &WireLog) -> Result<New
         trace: None,
     })
 }
-
 #[derive(Debug, Deserialize)]
 struct WireBlock {
     transactions: Vec<B256>,

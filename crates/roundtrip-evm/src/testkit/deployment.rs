@@ -120,12 +120,8 @@ impl Deployment {
 
     /// The listener's view of the chain.
     pub fn source(&self) -> Result<EvmSource, Failed> {
-        let watch = Watch {
-            route: RouteName::new(ROUTE)?,
-            event: EventSignature::parse(EVENT)?,
-            addresses: vec![self.board],
-            identity: self.identity.clone(),
-        };
+        let event = EventSignature::parse(EVENT)?;
+        let watch = Watch::new(RouteName::new(ROUTE)?, event, self.identity.clone()).at([self.board]);
         Ok(EvmSource::new(self.rpc.clone(), self.chain_id, Finality::Depth(self.final_depth), vec![watch]))
     }
 

@@ -1,0 +1,199 @@
+//! What is watched: which logs make requests, as this side and as nodes and blooms see it.
+
+use alloy::primitives::{Address, B256, Bloom, BloomInput};
+use roundtrip::inbox::Identity;
+use roundtrip::words::RouteName;
+use serde_json::{Value, json};
+
+use super::event::{BadFilter, EventSignature};
+
+/// Most topics that a log can have.
+const TOPICS_MAX: usize = 4;
+
+/// Which events make requests on a route. A route may have several.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Watch {
+    /// The route that the requests take.
+    pub route: RouteName,
+    /// The event.
+    pub event: EventSignature,
+    /// The contracts that emit it; any contract if empty.
+    pub addresses: Vec<Address>,
+    /// What makes it the same request, as the route's policy says. With
+    /// [`Identity::Given`] each log is a request of its own.
+    pub identity: Identity,
+    topics: Topics,
+}
+
+/// What the topics of a log must be, by their places; nothing at a place means anything.
+type Topics = [Vec<B256>; TOPICS_MAX];
+
+impl Watch {
+    /// All logs of an event, of any contract.
+    ///
+    /// The logs of an anonymous event are told from others by nothing but their form: name
+    /// the contracts.
+    pub fn new(route: RouteName, event: EventSignature, identity: Identity) -> Watch {
+        let mut topics = Topics::default();
+        topics[0].extend(event.topic());
+        Watch { route, event, addresses: Vec::new(), identity, topics }
+    }
+
+    /// Only those of these contracts.
+    #[must_use]
+    pub fn at(mut self, addresses: impl IntoIterator<Item = Address>) -> Watch {
+        self.addresses.extend(addresses);
+        self
+    }
+
+    /// Only those whose indexed argument has one of these values, as a request's payload
+    /// would show it.
+    pub fn only(mut self, argument: &str, values: &[Value]) -> Result<Watch, BadFilter> {
+        let (at, topics) = self.event.topics_of(argument, values)?;
+        if let Some(wanted) = self.topics.get_mut(at) {
+            *wanted = topics;
+        }
+        Ok(self)
+    }
+
+    /// Whether a log is one of those.
+    pub(super) fn wants(&self, address: &Address, topics: &[B256]) -> bool {
+        let from = self.addresses.is_empty() || self.addresses.contains(address);
+        // What carries the event's first topic and has another number of them is its log all
+        // the same, and cannot be decoded.
+        let form = self.event.topic().is_some() || topics.len() == self.event.topics();
+        let fits = |(at, wanted): (usize, &Vec<B256>)| {
+            wanted.is_empty() || topics.get(at).is_some_and(|topic| wanted.contains(topic))
+        };
+        from && form && self.topics.iter().enumerate().all(fits)
+    }
+
+    /// Whether a block's bloom says that it may show one of those.
+    fn may_be_in(&self, bloom: &Bloom) -> bool {
+        let has = |bytes: &[u8]| bloom.contains_input(BloomInput::Raw(bytes));
+        let from = self.addresses.is_empty() || self.addresses.iter().any(|address| has(address.as_slice()));
+        let shows = |wanted: &Vec<B256>| wanted.is_empty() || wanted.iter().any(|topic| has(topic.as_slice()));
+        from && self.topics.iter().all(shows)
+    }
+}
+
+/// Whether a block's bloom says that it may show what is watched.
+pub(super) fn may_show(bloom: &Bloom, watches: &[Watch]) -> bool {
+    // Where anything would do, an empty bloom still says that nothing is there.
+    *bloom != Bloom::ZERO && watches.iter().any(|watch| watch.may_be_in(bloom))
+}
+
+/// Adds to a filter for a node what every watch wants together; what fits together is
+/// sorted out here.
+pub(super) fn filter(range: Value, watches: &[Watch]) -> Value {
+    let mut filter = range;
+    if watches.iter().all(|watch| !watch.addresses.is_empty()) {
+        filter["address"] = json!(distinct(watches.iter().flat_map(|watch| watch.addresses.iter().copied())));
+    }
+    let wanted = |at: usize| match watches.iter().any(|watch| watch.topics[at].is_empty()) {
+        true => None,
+        false => Some(distinct(watches.iter().flat_map(|watch| watch.topics[at].iter().copied()))),
+    };
+    let mut topics: Vec<Option<Vec<B256>>> = (0..TOPICS_MAX).map(wanted).collect();
+    // A place that is named, even for anything, must be there.
+    while topics.pop_if(|last| last.is_none()).is_some() {}
+    filter["topics"] = json!(topics);
+    filter
+}
+
+fn distinct<T: Ord>(items: impl Iterator<Item = T>) -> Vec<T> {
+    items.collect::<std::collections::BTreeSet<T>>().into_iter().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+    use super::*;
+
+    fn watch(event: &str) -> Watch {
+        Watch::new(RouteName::new("r").unwrap(), EventSignature::parse(event).unwrap(), Identity::Given)
+    }
+
+    const ASKED: &str = "Asked(uint256 indexed id, address indexed from)";
+    const NOTED: &str = "event Noted(uint256 indexed id) anonymous";
+
+    fn word(n: u8) -> B256 {
+        B256::with_last_byte(n)
+    }
+
+    #[test]
+    fn a_log_is_wanted_by_contract_event_and_values() {
+        let (here, there) = (Address::repeat_byte(1), Address::repeat_byte(2));
+        let asked = watch(ASKED).event.topic().unwrap();
+        let one = watch(ASKED).at([here]);
+        let only = watch(ASKED).only("id", &[json!(7), json!(8)]).unwrap();
+        let anonymous = watch(NOTED).at([here]);
+        let cases: [(&Watch, Address, &[B256], bool); 11] = [
+            (&one, here, &[asked, word(7), word(1)], true),
+            (&one, there, &[asked, word(7), word(1)], false),
+            (&one, here, &[word(9), word(7), word(1)], false),
+            (&one, here, &[], false),
+            // It says that it is one, and cannot be read.
+            (&one, here, &[asked], true),
+            (&only, there, &[asked, word(8), word(1)], true),
+            (&only, there, &[asked, word(9), word(1)], false),
+            (&only, there, &[asked], false),
+            (&anonymous, here, &[word(7)], true),
+            (&anonymous, here, &[word(7), word(8)], false),
+            (&anonymous, there, &[word(7)], false),
+        ];
+        for (watch, address, topics, wanted) in cases {
+            assert_eq!(watch.wants(&address, topics), wanted, "{:?} of {address}: {topics:?}", watch.event);
+        }
+    }
+
+    #[test]
+    fn a_bloom_shows_what_is_watched_and_nothing_else() {
+        let (here, there) = (Address::repeat_byte(1), Address::repeat_byte(2));
+        let mut bloom = Bloom::ZERO;
+        bloom.accrue(BloomInput::Raw(here.as_slice()));
+        bloom.accrue(BloomInput::Raw(watch(ASKED).event.topic().unwrap().as_slice()));
+        bloom.accrue(BloomInput::Raw(word(7).as_slice()));
+        let cases = [
+            (watch(ASKED), true),
+            (watch(ASKED).at([there, here]), true),
+            (watch(ASKED).at([there]), false),
+            (watch(ASKED).only("id", &[json!(7)]).unwrap(), true),
+            (watch(ASKED).only("id", &[json!(8)]).unwrap(), false),
+            (watch("Other()"), false),
+            (watch(NOTED), true),
+            (watch(NOTED).at([there]), false),
+        ];
+        for (watch, shown) in cases {
+            assert_eq!(may_show(&bloom, &[watch.clone()]), shown, "{watch:?}");
+            assert!(!may_show(&Bloom::ZERO, &[watch]));
+        }
+        assert!(may_show(&bloom, &[watch("Other()"), watch(ASKED)]));
+    }
+
+    #[test]
+    fn a_node_is_asked_for_all_that_is_wanted_and_little_else() {
+        let (here, there) = (Address::repeat_byte(1), Address::repeat_byte(2));
+        let [asked, other] = [ASKED, "Other()"].map(|event| watch(event).event.topic().unwrap());
+        let mut both = vec![asked, other];
+        both.sort();
+        let cases = [
+            (vec![watch(ASKED)], json!({"topics": [[asked]]})),
+            (
+                vec![watch(ASKED).at([here]), watch("Other()").at([there, here])],
+                json!({"address": [here, there], "topics": [both]}),
+            ),
+            (vec![watch(ASKED).at([here]), watch(ASKED)], json!({"topics": [[asked]]})),
+            (
+                vec![watch(ASKED).only("from", &[json!(here.to_string())]).unwrap()],
+                json!({"topics": [[asked], null, [here.into_word()]]}),
+            ),
+            // An anonymous event may have no topic at all.
+            (vec![watch("event Bare(uint8 a) anonymous").at([here])], json!({"address": [here], "topics": []})),
+            (vec![watch(NOTED).at([here]), watch(ASKED).at([here])], json!({"address": [here], "topics": []})),
+        ];
+        for (watches, expected) in cases {
+            assert_eq!(filter(json!({}), &watches), expected);
+        }
+    }
+}
