@@ -74,6 +74,7 @@ pub(crate) fn request(n: u64) -> NewRequest {
         priority: 0,
         key: None,
         trace: None,
+        flaw: None,
     }
 }
 

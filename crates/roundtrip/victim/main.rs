@@ -248,6 +248,7 @@ fn request(n: u64) -> Result<NewRequest, Failure> {
         priority: 0,
         key: None,
         trace: None,
+        flaw: None,
     })
 }
 

@@ -12,7 +12,7 @@
 //! Failure modes: what a node says of a moving chain may not fit together; then it is no
 //! answer, and is asked for again. Logs that a node leaves out of a block altogether are
 //! noticed by the block's bloom. A log that carries the event's topic and cannot be decoded
-//! is left out, with an error in the log.
+//! is a dead letter with its reason; the rest goes on.
 
 mod event;
 mod logs;

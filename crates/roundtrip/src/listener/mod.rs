@@ -8,7 +8,7 @@
 //! ```
 //!
 //! Failure modes: a store whose answer is lost is asked again, and what was stored is
-//! recognised. A route that is full pushes back: a submitter is told, a source waits with
+//! recognised. What nobody could work on is stored as a dead letter. A route that is full pushes back: a submitter is told, a source waits with
 //! its cursor held. A source that was away goes on from its cursor.
 
 mod cursor;
@@ -30,7 +30,7 @@ use crate::inbox::{Identity, Standing};
 use crate::station::{Shutdown, StationError};
 use crate::store::Store;
 use crate::store::op::NewRequest;
-use crate::words::{OccurrenceId, Payload, RequestId, RouteName};
+use crate::words::{ErrorClass, ErrorNote, OccurrenceId, Payload, RequestId, RouteName};
 
 /// A station that admits requests.
 ///
@@ -58,6 +58,20 @@ pub fn request(route: &RouteName, payload: Payload) -> NewRequest {
     request_with_id(route, id, payload)
 }
 
+/// What an origin shows and nobody can work on as it is: a dead letter from the start, with
+/// the reason. It is one of its own, whatever the route's identity; a person who retries it
+/// hands this payload to the worker.
+pub fn flawed(route: &RouteName, occurrence: OccurrenceId, payload: Payload, reason: &str) -> NewRequest {
+    let flaw = Some(Box::new(ErrorNote::new(ErrorClass::Fatal, reason)));
+    let base = request_with_id(route, flawed_id(route, &occurrence), payload);
+    NewRequest { occurrence, standing: Standing::Seen, flaw, ..base }
+}
+
+/// The id of what is flawed: one for each occurrence.
+pub(crate) fn flawed_id(route: &RouteName, occurrence: &OccurrenceId) -> RequestId {
+    RequestId::of(&[b"flawed", route.as_str().as_bytes(), occurrence.as_bytes()])
+}
+
 /// A final request with this id, to be worked on at once.
 pub fn request_with_id(route: &RouteName, id: RequestId, payload: Payload) -> NewRequest {
     NewRequest {
@@ -72,5 +86,6 @@ pub fn request_with_id(route: &RouteName, id: RequestId, payload: Payload) -> Ne
         priority: 0,
         key: None,
         trace: None,
+        flaw: None,
     }
 }

@@ -197,6 +197,10 @@ pub struct NewRequest {
     pub key: Option<OrderKey>,
     /// The trace context that it came with.
     pub trace: Option<Box<str>>,
+    /// Why nobody can work on it as it is: it is admitted as a dead letter. Its id is not
+    /// that of its content then, but the one that [`flawed`](crate::listener::flawed) gives.
+    #[serde(skip)]
+    pub flaw: Option<Box<ErrorNote>>,
 }
 
 /// A change to a live request, by the lead of its route.

@@ -54,6 +54,7 @@ macro_rules! conformance {
                 a_redefined_route_applies_to_what_is_here
                 occurrences_are_bounded_and_all_recognised
                 a_clock_that_steps_back_undoes_nothing
+                a_flawed_request_is_a_dead_letter
             }
             amend {
                 only_the_lead_amends

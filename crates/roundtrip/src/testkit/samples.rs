@@ -147,6 +147,7 @@ pub fn request(n: u64) -> NewRequest {
         priority: 0,
         key: None,
         trace: None,
+        flaw: None,
     }
 }
 

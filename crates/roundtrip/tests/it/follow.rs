@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use roundtrip::clock::Clock;
-use roundtrip::inbox::{End, Standing};
+use roundtrip::inbox::{End, Standing, StateKind};
 use roundtrip::listener::{
     BlockSource, Follower, FollowerOptions, FollowerStats, SourceBlock, SourceError, SourceFuture, Tips,
 };
@@ -607,13 +607,21 @@ async fn a_full_route_holds_the_cursor() {
     running.stop().await;
 }
 
+/// What the store says of the dead letter of event `n`.
+async fn letter_of(world: &World, n: u64) -> (StateKind, String, Payload) {
+    let flawed = roundtrip::listener::flawed(&route(), occurrence(n), Payload::default(), "");
+    let Some(Found::Live(view, bodies)) = world.store.get(flawed.id).await.unwrap() else { panic!("event {n}") };
+    (view.phase.kind(), view.error.map(|error| error.text.to_string()).unwrap_or_default(), bodies.payload)
+}
+
 #[tokio::test(start_paused = true)]
 async fn one_bad_request_keeps_no_other_out() {
     let mut world = World::new().await;
     let too_large = Payload::raw(vec![0; PAYLOAD_BYTES_MAX + 1]);
+    let flaw = roundtrip::listener::flawed(&route(), occurrence(4), Payload::raw("a log"), "it cannot be read");
     let bad = [
         NewRequest { payload: too_large, ..request_of(event(2)) },
-        NewRequest { route: samples::route_named("nowhere"), ..request_of(event(4)) },
+        flaw,
         NewRequest { trace: Some("t".repeat(300).into()), ..request_of(event(6)) },
     ];
     let good = [1, 3, 5].map(|n| request_of(event(n)));
@@ -624,9 +632,53 @@ async fn one_bad_request_keeps_no_other_out() {
     for n in [1, 3, 5] {
         assert_eq!(world.sight(n).await, live(n, 1, Standing::Final));
     }
-    assert_eq!(running.stats.left_out(), 3);
+    let stub = Payload::json(format!("{{\"left_out_bytes\":{}}}", PAYLOAD_BYTES_MAX + 1));
+    let expected = [
+        (2, "over the limit", stub),
+        (4, "it cannot be read", Payload::raw("a log")),
+        (6, "bytes of trace context", Payload::raw("content 6")),
+    ];
+    for (n, reason, payload) in expected {
+        let (state, error, kept) = letter_of(&world, n).await;
+        assert_eq!((state, kept), (StateKind::Dead, payload));
+        assert!(error.contains(reason), "{error}");
+    }
+    assert_eq!(running.stats.quarantined(), 3);
     assert_eq!(world.cursor().await, Some(1));
     running.stop().await;
+    // Read again, they are known.
+    let running = world.start_on(Arc::new(world.store.clone()), ListenerName::new("again").unwrap());
+    pass(SHORT).await;
+    assert_eq!(running.stats.quarantined(), 0);
+    running.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dead_letter_that_the_chain_takes_back_is_withdrawn() {
+    let mut world = World::new().await;
+    world.chain.mine_requests(vec![roundtrip::listener::flawed(&route(), occurrence(4), Payload::raw("a log"), "why")]);
+    let running = world.start();
+    pass(SHORT).await;
+    assert_eq!(letter_of(&world, 4).await.0, StateKind::Dead);
+    world.chain.take_back(1);
+    world.chain.mine_empty(2);
+    world.chain.finalize_all();
+    pass(LONG).await;
+    let id = roundtrip::listener::flawed(&route(), occurrence(4), Payload::default(), "").id;
+    let Some(Found::Ended(receipt)) = world.store.get(id).await.unwrap() else { panic!("it is still there") };
+    assert_eq!(receipt.end, End::Withdrawn);
+    running.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_route_that_is_not_defined_stops_it() {
+    let mut world = World::new().await;
+    let elsewhere = NewRequest { route: samples::route_named("nowhere"), ..request_of(event(4)) };
+    world.chain.mine_requests(vec![elsewhere]);
+    let running = world.start();
+    let text = running.stopped().await;
+    assert!(text.contains("nowhere is not defined"), "{text}");
+    assert_eq!(world.cursor().await, None, "nothing is passed over");
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,5 +1,5 @@
-//! Storing what blocks show: every request of a range before the cursor passes it, and
-//! one that can never be stored keeps no other out.
+//! Storing what blocks show: every request of a range before the cursor passes it. One that
+//! can never be stored as it is keeps no other out: it is stored as a dead letter.
 
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
@@ -8,10 +8,10 @@ use super::source::SourceBlock;
 use super::window::Link;
 use super::{Follower, Halt, Known, Pace, broken, decide, rolled_back};
 use crate::inbox::Standing;
-use crate::listener::Cursor;
+use crate::listener::{Cursor, flawed};
 use crate::persist;
-use crate::store::op::{Admit, ChainTick, CursorMove, Effect, Invalid, NewRequest, Outcome, Stale};
-use crate::words::{ADMIT_MAX, BATCH_BYTES_MAX, Height, PAYLOAD_BYTES_MAX, Place, Position, UnixMs};
+use crate::store::op::{Admission, Admit, ChainTick, CursorMove, Effect, Invalid, NewRequest, Outcome, Stale};
+use crate::words::{ADMIT_MAX, BATCH_BYTES_MAX, Height, PAYLOAD_BYTES_MAX, Payload, Place, Position, UnixMs};
 
 /// Most bytes of payload in one admission.
 const ADMIT_BYTES_MAX: usize = BATCH_BYTES_MAX / 2;
@@ -29,7 +29,8 @@ enum Stored {
 
 impl Follower {
     /// Stores what blocks show and moves the cursor; then they count as read.
-    pub(super) async fn store_blocks(&self, known: &mut Known, blocks: Vec<SourceBlock>) -> Result<Pace, Halt> {
+    pub(super) async fn store_blocks(&self, known: &mut Known, mut blocks: Vec<SourceBlock>) -> Result<Pace, Halt> {
+        blocks.iter_mut().for_each(cut_to_size);
         let links: Vec<Link> = blocks.iter().map(Link::of).collect();
         let last = blocks.last().map(|block| (block.at.height, block.time));
         let is_final = |link: &&Link| known.window.is_final(link.at.height);
@@ -83,25 +84,9 @@ impl Follower {
     fn requests_of(&self, known: &Known, block: SourceBlock) -> Vec<NewRequest> {
         let height = block.at.height;
         let standing = if known.window.is_final(height) { Standing::Final } else { Standing::Seen };
-        let fits = |request: &NewRequest| {
-            let (bytes, max) = (request.payload.bytes.len(), PAYLOAD_BYTES_MAX);
-            if bytes > max {
-                self.leave_out(request, height, &Invalid::PayloadTooLarge { bytes, max });
-            }
-            bytes <= max
-        };
         let place = Place { origin: self.origin.clone(), height };
-        let fitting = block.requests.into_iter().filter(fits);
-        fitting.map(|request| NewRequest { place: Some(place.clone()), standing, ..request }).collect()
-    }
-
-    /// One request that can never be stored must not keep the rest out.
-    fn leave_out(&self, request: &NewRequest, height: Height, why: &Invalid) {
-        self.stats.left_out.fetch_add(1, Ordering::Relaxed);
-        tracing::error!(
-            listener = %self.listener, route = %request.route, request = %request.id, occurrence = %request.occurrence,
-            height = height.0, %why, "a request is left out: correct the cause, then submit it by hand"
-        );
+        let requests = block.requests.into_iter();
+        requests.map(|request| NewRequest { place: Some(place.clone()), standing, ..request }).collect()
     }
 
     /// Only finality moved on.
@@ -130,6 +115,7 @@ impl Follower {
                 | Outcome::Duplicate(Effect::Admitted(admissions, cursor)) => {
                     known.cursor = cursor.or(known.cursor);
                     known.leads.learn(&piece, &admissions);
+                    self.tell_flaws(&piece, &admissions);
                 }
                 Outcome::Full(full) => {
                     tracing::warn!(listener = %self.listener, ?full, "the cursor is held until there is room");
@@ -138,7 +124,9 @@ impl Follower {
                 }
                 Outcome::Stale(Stale::Cursor(held)) => return self.adopt(known, held),
                 Outcome::Stale(Stale::RolledBack) => return Err(rolled_back()),
-                Outcome::Invalid(reason @ (Invalid::TooDeep { .. } | Invalid::TooManyNames(_))) => {
+                Outcome::Invalid(
+                    reason @ (Invalid::TooDeep { .. } | Invalid::TooManyNames(_) | Invalid::UnknownRoute(_)),
+                ) => {
                     return Err(broken(format!("listener {} cannot go on: {reason}", self.listener)));
                 }
                 Outcome::Invalid(reason) => match halves(piece) {
@@ -146,18 +134,33 @@ impl Follower {
                         pieces.push_front(second);
                         pieces.push_front(first);
                     }
-                    Err(alone) => {
-                        alone.iter().for_each(|request| self.leave_out(request, height_of(request), &reason));
-                        if pieces.is_empty() {
-                            pieces.push_front(Vec::new());
-                        }
-                    }
+                    Err(alone) => pieces.push_front(self.quarantined(alone, &reason)?),
                 },
                 other => return Err(broken(format!("an admission was refused: {other:?}"))),
             }
         }
         known.admit_max = known.admit_max.saturating_mul(2).min(ADMIT_MAX);
         Ok(Stored::All)
+    }
+
+    /// What the store refuses for good, as a dead letter that it takes.
+    fn quarantined(&self, alone: Vec<NewRequest>, reason: &Invalid) -> Result<Vec<NewRequest>, Halt> {
+        match alone.into_iter().next() {
+            Some(refused) if refused.flaw.is_none() => Ok(vec![as_flawed(refused, &reason.to_string())]),
+            _ => Err(broken(format!("listener {} cannot go on: an admission was refused: {reason}", self.listener))),
+        }
+    }
+
+    /// Says loudly what is new among the dead letters.
+    fn tell_flaws(&self, piece: &[NewRequest], admissions: &[Admission]) {
+        for (request, admission) in piece.iter().zip(admissions) {
+            let (Some(flaw), Admission::New { .. }) = (&request.flaw, admission) else { continue };
+            self.stats.quarantined.fetch_add(1, Ordering::Relaxed);
+            tracing::error!(
+                listener = %self.listener, route = %request.route, request = %request.id, height = height_of(request).0,
+                why = %flaw.text, "what the chain shows cannot be worked on: it is a dead letter"
+            );
+        }
     }
 
     /// The cursor is not where it was left: an answer was lost, or another process uses the
@@ -174,6 +177,24 @@ impl Follower {
         known.cursor = held;
         Ok(Stored::Moved)
     }
+}
+
+/// Makes dead letters of what is too long for the store, less their payload.
+fn cut_to_size(block: &mut SourceBlock) {
+    for request in &mut block.requests {
+        let (bytes, max) = (request.payload.bytes.len(), PAYLOAD_BYTES_MAX);
+        if bytes > max {
+            let reason = Invalid::PayloadTooLarge { bytes, max }.to_string();
+            let stub = Payload::json(format!("{{\"left_out_bytes\":{bytes}}}"));
+            *request = as_flawed(NewRequest { payload: stub, ..request.clone() }, &reason);
+        }
+    }
+}
+
+/// The dead letter that a request becomes, in its place.
+fn as_flawed(request: NewRequest, reason: &str) -> NewRequest {
+    let NewRequest { route, occurrence, payload, place, standing, .. } = request;
+    NewRequest { place, standing, ..flawed(&route, occurrence, payload, reason) }
 }
 
 pub(super) fn height_of(request: &NewRequest) -> Height {
@@ -209,7 +230,7 @@ fn halves(mut piece: Vec<NewRequest>) -> Result<(Vec<NewRequest>, Vec<NewRequest
 mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
     use super::*;
-    use crate::words::{OccurrenceId, Payload, RequestId, RouteName};
+    use crate::words::{OccurrenceId, RequestId, RouteName};
 
     fn request(bytes: usize) -> NewRequest {
         NewRequest {
@@ -224,6 +245,7 @@ mod tests {
             priority: 0,
             key: None,
             trace: None,
+            flaw: None,
         }
     }
 

@@ -18,7 +18,8 @@
 //!
 //! Failure modes: a source that does not answer, or lags behind, is waited for. A route that
 //! is full holds the cursor; the lead goes on amending, which may make room. One request that
-//! the store can never take is left out, with an error in the log. A chain that takes back
+//! nobody could work on, or that the store can never take, is stored as a dead letter with
+//! its reason. A chain that takes back
 //! what was final, and a store that was rolled back, stop the follower with the reason.
 
 mod decide;
@@ -84,7 +85,7 @@ impl Default for FollowerOptions {
 pub struct FollowerStats {
     blocks: AtomicU64,
     reorgs: AtomicU64,
-    left_out: AtomicU64,
+    quarantined: AtomicU64,
     read_to: AtomicU64,
     finalized: AtomicU64,
 }
@@ -100,10 +101,10 @@ impl FollowerStats {
         self.reorgs.load(Ordering::Relaxed)
     }
 
-    /// How many times a request was left out because the store can never take it. Every
-    /// one is in the log, at level error; this should be 0.
-    pub fn left_out(&self) -> u64 {
-        self.left_out.load(Ordering::Relaxed)
+    /// How many requests were stored as dead letters, because nobody could work on them as
+    /// they are. Every one is in the log, at level error; this should be 0.
+    pub fn quarantined(&self) -> u64 {
+        self.quarantined.load(Ordering::Relaxed)
     }
 
     /// The last block that was read.

@@ -5,16 +5,16 @@ use std::collections::HashSet;
 use super::pace::Pace;
 use super::{Machine, NAMES_MAX, Slot, done};
 use crate::inbox::{
-    End, MOMENT_HEIGHT_MAX, Occurrence, OccurrenceNote, Occurrences, OriginMark, Request, RouteNo, RowFlags, Standing,
-    State, StateKind, When,
+    End, Identity, MOMENT_HEIGHT_MAX, Occurrence, OccurrenceNote, Occurrences, OriginMark, Request, RouteNo, RowFlags,
+    Standing, State, StateKind, When,
 };
-use crate::listener::{Cursor, CursorStep};
+use crate::listener::{Cursor, CursorStep, flawed_id};
 use crate::store::disk::{Body, ColdReceipt, Disk, Fixture, RequestHead, RequestRow};
 use crate::store::journal::{Event, Subject};
 use crate::store::op::{Admission, Admit, Define, Effect, Full, Invalid, NewRequest, Outcome, Pause, Stale};
 use crate::store::policy::OnDuplicate;
 use crate::words::{
-    ADMIT_MAX, Height, Moment, OCCURRENCES_MAX, PAYLOAD_BYTES_MAX, Payload, Place, Seq, TRACE_BYTES_MAX,
+    ADMIT_MAX, ErrorNote, Height, Moment, OCCURRENCES_MAX, PAYLOAD_BYTES_MAX, Payload, Place, Seq, TRACE_BYTES_MAX,
 };
 
 /// A queue shorter than this is worked off before what it holds has cooled down.
@@ -125,8 +125,7 @@ impl Machine {
         for request in requests {
             let route = self.route(self.route_no(&request.route)?);
             check_payload(&request.payload)?;
-            let (identity, payload) = (&route.policy.identity, &request.payload);
-            identity.verify(&route.name, &request.id, payload).map_err(Outcome::Invalid)?;
+            check_identity(&route.policy.identity, request).map_err(Outcome::Invalid)?;
             let trace = request.trace.as_ref().map_or(0, |trace| trace.len());
             if trace > TRACE_BYTES_MAX {
                 let what = "bytes of trace context";
@@ -259,6 +258,7 @@ impl Machine {
         };
         let row = RequestRow { seq, id: new.id, route, admitted_at: self.now, head };
         let body = Body { payload: new.payload, trace: new.trace };
+        let flaw = new.flaw.map(|flaw| ErrorNote::new(flaw.class, &flaw.text));
         disk.put_request(&row, &body);
         if self.route(route).lists[StateKind::Queued as usize].len() < SOON_MAX {
             disk.expect_body(seq, body);
@@ -271,6 +271,9 @@ impl Machine {
         let slot = self.requests.insert(request);
         self.list(slot);
         self.note(slot, Event::Admitted { route: new.route, generation });
+        if let Some(flaw) = flaw {
+            self.die(slot, flaw);
+        }
     }
 
     /// Gives a request another occurrence of its content.
@@ -338,6 +341,16 @@ impl Machine {
         let kept_until = self.now.plus(self.route(self.requests.get(slot).route).policy.retention.of(end));
         self.remember_occurrence(disk, OccurrenceNote { occurrence, id, end, origin, kept_until });
     }
+}
+
+/// Refuses an id that is not what the route makes of the content; of what is flawed, one
+/// that is not its own: it must never meet a request that is sound.
+fn check_identity(identity: &Identity, request: &NewRequest) -> Result<(), Invalid> {
+    if request.flaw.is_none() {
+        return identity.verify(&request.route, &request.id, &request.payload);
+    }
+    let (given, hash) = (request.id, flawed_id(&request.route, &request.occurrence));
+    if given == hash { Ok(()) } else { Err(Invalid::IdIsNotTheHash { given, hash }) }
 }
 
 pub(super) fn check_payload(payload: &Payload) -> Result<(), Outcome> {

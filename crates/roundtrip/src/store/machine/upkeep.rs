@@ -129,6 +129,7 @@ mod tests {
             priority: 0,
             key: None,
             trace: None,
+            flaw: None,
         }
     }
 

@@ -1,13 +1,14 @@
 //! `define`, `pause` and `admit`: what comes in, once, with its cursor.
 
-use crate::inbox::{End, Standing, StateKind};
-use crate::listener::Cursor;
+use crate::inbox::{End, Identity, Standing, StateKind};
+use crate::listener::{Cursor, flawed};
 use crate::sender::LaneStatus;
 use crate::store::ReadExt;
 use crate::store::op::{
-    Admission, Admit, Amendment, Define, Effect, Invalid, NewRequest, Outcome, Pause, Prune, Remedy, Seat, Stale,
+    Admission, Admit, Amendment, Define, Effect, Invalid, Mend, NewRequest, Outcome, Pause, Prune, Remedy, Seat, Stale,
 };
 use crate::store::policy::{Gate, Horizon, QueueOrder, RoutePolicy};
+use crate::store::query::Found;
 use crate::testkit::bench::{Bench, must};
 use crate::testkit::samples::*;
 use crate::words::{OCCURRENCES_MAX, Payload, RouteName, TRACE_BYTES_MAX, UnixMs};
@@ -307,4 +308,31 @@ pub async fn a_clock_that_steps_back_undoes_nothing(mut bench: Bench) {
     let mut leased: Vec<_> = bench.lease(5).await.into_iter().map(|grant| grant.id).collect();
     leased.sort();
     assert_eq!(leased, [id(2), id(3)]);
+}
+
+/// What nobody can work on is a dead letter from the start, with its reason, and mended as one.
+pub async fn a_flawed_request_is_a_dead_letter(bench: Bench) {
+    bench.define(RoutePolicy { identity: Identity::Content, ..policy() }).await;
+    let letter = |n: u64| {
+        let flawed = flawed(&route(), occurrence(n), Payload::raw("a log"), "it cannot be decoded");
+        NewRequest { place: Some(place(100 + n)), ..flawed }
+    };
+    let (first, second) = (letter(1), letter(2));
+    assert_eq!(bench.admit(vec![first.clone(), second.clone()]).await, [NEW, NEW]);
+    assert_eq!(bench.admit(vec![first.clone()]).await, [known(StateKind::Dead, Some(Standing::Seen))]);
+    let Some(Found::Live(view, bodies)) = must(bench.store().get(first.id).await, "a read") else {
+        panic!("it is not there")
+    };
+    assert_eq!((view.phase.kind(), bodies.payload), (StateKind::Dead, Payload::raw("a log")));
+    assert_eq!(view.error.map(|error| error.text), Some("it cannot be decoded".into()));
+    assert_eq!(bench.lease(10).await, []);
+    // An id of somebody else's would let it meet a sound request.
+    let stranger = NewRequest { id: id(7), ..letter(3) };
+    let refused = bench.apply(Admit { cursor: None, requests: vec![stranger] }).await;
+    assert!(matches!(refused, Outcome::Invalid(Invalid::IdIsNotTheHash { .. })), "{refused:?}");
+    let mend = |id, remedy| Mend { id, remedy };
+    assert!(bench.apply(mend(second.id, Remedy::Drop)).await.holds());
+    assert_eq!(bench.admit(vec![second]).await, [known(StateKind::Dead, None)]);
+    assert!(bench.apply(mend(first.id, Remedy::Retry)).await.holds());
+    assert_eq!(bench.lease_one().await.id, first.id);
 }

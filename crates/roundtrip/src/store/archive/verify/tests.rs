@@ -481,6 +481,7 @@ fn plan() -> GroupPlan {
         priority: 0,
         key: None,
         trace: None,
+        flaw: None,
     };
     GroupPlan { seal_at: None, seal_at_items: None, request }
 }

@@ -127,6 +127,7 @@ impl State {
             priority: 0,
             key: None,
             trace: None,
+            flaw: None,
         };
         store.commit(Op::Admit(Admit { cursor: None, requests: vec![request] }));
         let couriers = Default::default();

@@ -314,6 +314,7 @@ impl State {
             priority: 0,
             key: None,
             trace: None,
+            flaw: None,
         }
     }
 

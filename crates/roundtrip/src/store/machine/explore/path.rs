@@ -349,6 +349,7 @@ fn new_request(request: u8) -> NewRequest {
         priority: 0,
         key: None,
         trace: None,
+        flaw: None,
     }
 }
 

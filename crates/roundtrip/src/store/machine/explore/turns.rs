@@ -133,8 +133,8 @@ impl Turns {
                 (id, payload, None, Standing::Seen)
             }
         };
-        let (occurrence, place, due, deadline, priority, trace) = (occurrence_of(n), None, None, None, 0, None);
-        NewRequest { route: route(), id, occurrence, place, standing, payload, due, deadline, priority, key, trace }
+        let base = crate::listener::request_with_id(&route(), id, payload);
+        NewRequest { occurrence: occurrence_of(n), standing, key, ..base }
     }
 
     /// Whether this request may be handed out now, beside what is there.

@@ -87,6 +87,7 @@ fn new_request(n: u8) -> NewRequest {
         priority: 0,
         key: None,
         trace: None,
+        flaw: None,
     }
 }
 
