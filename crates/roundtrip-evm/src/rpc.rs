@@ -193,7 +193,7 @@ impl Rpc {
     /// The newest block that is beyond any reorg, given the newest one.
     pub async fn finalized(&self, head: &Header, finality: Finality) -> Result<Header, CallError> {
         let tag = match finality {
-            Finality::Depth(0) => return Ok(head.clone()),
+            Finality::Latest | Finality::Depth(0) => return Ok(head.clone()),
             Finality::Depth(depth) => json!(U64::from(head.at.height.0.saturating_sub(depth))),
             Finality::Safe => json!("safe"),
             Finality::Finalized => json!("finalized"),
@@ -205,6 +205,9 @@ impl Rpc {
 /// Which blocks no reorg can take away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Finality {
+    /// All of them: a chain without reorgs. One that has any halts its listener; to work at
+    /// once on a chain that has, wait for less in the route's policy instead.
+    Latest,
     /// Those that are at least so many blocks below the newest one.
     Depth(u64),
     /// Those that the node calls safe.

@@ -4,19 +4,22 @@
 //! ```text
 //!   Relay ── start ──▶ Running ── one task owns all stations
 //!                        │          │
-//!                        │          └─ one ends with an error or a panic: all others stop, and run says why
+//!                        │          ├─ one ends with an error or a panic: all others stop, and run says why
+//!                        │          └─ one is halted by what it works with: the others go on
 //!                        └─ shutdown: every station finishes what it has in hand
 //! ```
 //!
 //! Failure modes: what a station could not handle by itself ends the relay, loudly: an
-//! error in the log, and the reason to whoever waits. A station that does not stop in time
+//! error in the log, and the reason to whoever waits. A station that halts, such as a
+//! listener whose chain broke its word, is an error in the log and in [`Running::halted`];
+//! the others go on, and the relay's end says it too. A station that does not stop in time
 //! is aborted and named. Dropping a [`Running`] is a crash: everything stops where it is.
 
 use std::collections::HashMap;
 use std::future::Future;
 use std::hash::{BuildHasher, Hasher};
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::task::{Id, JoinError, JoinSet};
@@ -58,7 +61,7 @@ pub enum RelayError {
         /// By what outcome.
         refusal: Box<Outcome>,
     },
-    /// A station ended with an error; all others were stopped.
+    /// A station ended with an error; all others were stopped, unless it was halted.
     #[error("{station} ended: {error}")]
     Station {
         /// Which station.
@@ -386,10 +389,10 @@ impl Relay {
         for (name, launch) in stations {
             futures.push((name, launch(&surroundings)?));
         }
-        let shutdown = surroundings.shutdown.clone();
+        let (shutdown, halted) = (surroundings.shutdown.clone(), Halted::default());
         let mut supervisor = JoinSet::new();
-        supervisor.spawn(supervise(futures, shutdown.clone(), stop_within));
-        Ok(Running { submitter: Submitter::new(surroundings.store), shutdown, supervisor })
+        supervisor.spawn(supervise(futures, shutdown.clone(), stop_within, halted.clone()));
+        Ok(Running { submitter: Submitter::new(surroundings.store), shutdown, supervisor, halted })
     }
 
     /// Starts, and runs until told to stop, or until a station cannot go on.
@@ -432,12 +435,21 @@ pub struct Running {
     submitter: Submitter,
     shutdown: Shutdown,
     supervisor: JoinSet<Result<(), RelayError>>,
+    halted: Halted,
 }
+
+/// The stations that are halted, and why.
+type Halted = Arc<Mutex<Vec<(String, String)>>>;
 
 impl Running {
     /// A handle to submit requests with.
     pub fn submitter(&self) -> Submitter {
         self.submitter.clone()
+    }
+
+    /// The stations that stand still until a person has looked, and what they say.
+    pub fn halted(&self) -> Vec<(String, String)> {
+        self.halted.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Cancelled when the relay stops; cancelling it stops the relay.
@@ -446,7 +458,7 @@ impl Running {
     }
 
     /// Waits until every station has ended: told to stop, with nothing left to do, or
-    /// because one could not go on, which is the error.
+    /// because one could not go on, which is the error. If none is, one that was halted is.
     pub async fn ended(mut self) -> Result<(), RelayError> {
         match self.supervisor.join_next().await {
             Some(Ok(result)) => result,
@@ -463,11 +475,12 @@ impl Running {
 }
 
 /// Owns the stations' tasks until the last has ended. The first that cannot go on stops
-/// all others and is the reason.
+/// all others and is the reason; one that is halted stops alone.
 async fn supervise(
     stations: Vec<(String, StationFuture)>,
     shutdown: Shutdown,
     stop_within: Duration,
+    halted: Halted,
 ) -> Result<(), RelayError> {
     let mut tasks = JoinSet::new();
     let mut names: HashMap<Id, String> = HashMap::new();
@@ -491,13 +504,22 @@ async fn supervise(
         let Some(ended) = ended else { break };
         let id = ended.as_ref().map_or_else(JoinError::id, |(id, _)| *id);
         let station = names.remove(&id).unwrap_or_default();
-        if let Some(error) = end_of(station, ended) {
-            tracing::error!(%error, "the relay stops");
-            reason.get_or_insert(error);
-            shutdown.cancel();
+        match end_of(station, ended) {
+            Some(RelayError::Station { station, error: StationError::Halted(text) }) => {
+                tracing::error!(station, text, "a station is halted; the others go on");
+                halted.lock().unwrap_or_else(PoisonError::into_inner).push((station, text));
+            }
+            Some(error) => {
+                tracing::error!(%error, "the relay stops");
+                reason.get_or_insert(error);
+                shutdown.cancel();
+            }
+            None => {}
         }
     }
-    reason.map_or(Ok(()), Err)
+    let halted = halted.lock().unwrap_or_else(PoisonError::into_inner).first().cloned();
+    let halted = halted.map(|(station, text)| RelayError::Station { station, error: StationError::Halted(text) });
+    reason.or(halted).map_or(Ok(()), Err)
 }
 
 /// Why a station's end is the end of the relay, if it is.

@@ -24,6 +24,10 @@ pub enum StationError {
     /// The station itself cannot go on.
     #[error("{0}")]
     Broken(String),
+    /// The station stops until a person has looked at what it works with; the others can go
+    /// on without it.
+    #[error("{0}")]
+    Halted(String),
 }
 
 /// A time that may be added to an instant: a year at most. Whoever says "for ever" with a

@@ -111,6 +111,7 @@ impl Heads {
             return Ok(before.clone());
         }
         let final_height = match self.finality {
+            Finality::Latest => head.at.height,
             Finality::Depth(depth) => Height(head.at.height.0.saturating_sub(depth)),
             Finality::Safe | Finality::Finalized => self.rpc.finalized(&head, self.finality).await?.at.height,
         };

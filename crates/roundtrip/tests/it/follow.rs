@@ -586,6 +586,31 @@ async fn finality_that_breaks_its_word_stops_it() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_reorg_beyond_its_bound_halts_it_alone() {
+    let mut world = World::new().await;
+    world.options.reorg_max = 2;
+    world.chain.mine_empty(6);
+    let running = world.start();
+    pass(SHORT).await;
+    world.chain.take_back(2);
+    world.chain.mine_empty(3);
+    pass(SHORT).await;
+    assert_eq!(running.stats.reorgs(), 1, "so deep is followed");
+    world.chain.take_back(3);
+    world.chain.mine_empty(4);
+    let halted = tokio::time::timeout(LONG, running.task).await.unwrap().unwrap().unwrap_err();
+    assert!(matches!(&halted, StationError::Halted(text) if text.contains("raise reorg_max")), "{halted}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_first_block_in_the_future_halts_it() {
+    let mut world = World::new().await;
+    world.options.from_block = Height(5_000);
+    let text = world.start().stopped().await;
+    assert!(text.contains("correct from_block"), "{text}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_full_route_holds_the_cursor() {
     let mut world = World::with(RoutePolicy { capacity: 4, ..samples::policy() }).await;
     let crowd: Vec<Event> = (1..=6).map(event).collect();

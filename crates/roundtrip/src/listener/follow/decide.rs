@@ -10,6 +10,9 @@ use crate::store::op::Amendment;
 use crate::store::query::RequestView;
 use crate::words::{Height, OccurrenceId, Position, RequestId, RouteName};
 
+/// How far ahead of the chain a listener may start; a node lags behind by less.
+const AHEAD_MAX: u64 = 1_000;
+
 /// How far a follower reads at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Reach {
@@ -102,6 +105,32 @@ pub(super) fn violation(known: Position, found: Option<[u8; 32]>) -> String {
         known.height.0,
         OccurrenceId(known.hash),
     )
+}
+
+/// What an operator reads when a reorg is deeper than may be followed.
+pub(super) fn too_deep(tip: Option<Position>, ancestor: Option<Height>, max: u64) -> Option<String> {
+    let tip = tip?;
+    let depth = tip.height.0.saturating_sub(ancestor.map_or(0, |height| height.0));
+    (depth > max).then(|| {
+        format!(
+            "a reorg took back {depth} blocks below {}, and at most {max} are followed: check which chain the source \
+             serves; if it is the right one, raise reorg_max and start again",
+            tip.height.0
+        )
+    })
+}
+
+/// What an operator reads when there is nothing to start with.
+pub(super) fn in_the_future(window: &Window, tips: &Tips, first: Height) -> Option<String> {
+    let nothing_read = window.tip().is_none();
+    let far = first.0 > tips.head.height.0.saturating_add(AHEAD_MAX);
+    (nothing_read && far).then(|| {
+        format!(
+            "the first block to read is {}, and the chain's newest is {}: correct from_block, or check which chain the \
+             source serves",
+            first.0, tips.head.height.0
+        )
+    })
 }
 
 /// What fetched blocks are worth.
@@ -441,5 +470,26 @@ mod tests {
         check(20, 15, 13, 13);
         let window = showing(15, 13, &[]);
         assert_eq!(settled_to(&Unsettleds::new(), &window, &route()), Some(at(13, 0)));
+    }
+
+    #[test]
+    fn a_reorg_is_followed_up_to_its_bound() {
+        let check = |tip: u64, ancestor: Option<u64>, max, followed| {
+            assert_eq!(too_deep(Some(at(tip, 0)), ancestor.map(Height), max).is_none(), followed);
+        };
+        check(15, Some(12), 3, true);
+        check(15, Some(11), 3, false);
+        check(15, None, 15, true);
+        check(15, None, 14, false);
+        assert_eq!(too_deep(None, None, 0), None);
+    }
+
+    #[test]
+    fn a_start_beyond_the_chain_is_no_start() {
+        let new = Window::from(None);
+        let starts =
+            |window: &Window, first: u64| in_the_future(window, &tips((9, 0), (9, 0)), Height(first)).is_none();
+        assert_eq!([9, 10, 1009, 1010].map(|first| starts(&new, first)), [true, true, true, false]);
+        assert!(starts(&window(12, 12), 5_000), "it has its cursor");
     }
 }

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use super::source::SourceBlock;
 use super::window::Link;
-use super::{Follower, Halt, Known, Pace, broken, decide, rolled_back};
+use super::{Follower, Halt, Known, Pace, broken, decide, halted, rolled_back};
 use crate::inbox::Standing;
 use crate::listener::{Cursor, flawed};
 use crate::persist;
@@ -172,7 +172,7 @@ impl Follower {
             && read != held.at
             && known.window.is_final(read.height)
         {
-            return Err(broken(decide::violation(held.at, Some(read.hash))));
+            return Err(halted(decide::violation(held.at, Some(read.hash))));
         }
         known.cursor = held;
         Ok(Stored::Moved)

@@ -19,8 +19,9 @@
 //! Failure modes: a source that does not answer, or lags behind, is waited for. A route that
 //! is full holds the cursor; the lead goes on amending, which may make room. One request that
 //! nobody could work on, or that the store can never take, is stored as a dead letter with
-//! its reason. A chain that takes back
-//! what was final, and a store that was rolled back, stop the follower with the reason.
+//! its reason. A chain that takes back what was final, or more than `reorg_max` blocks, halts
+//! this follower, with what happened and what to do; others go on. A store that was rolled
+//! back stops it too.
 
 mod decide;
 mod intake;
@@ -58,6 +59,9 @@ pub struct FollowerOptions {
     /// Most blocks that are remembered because finality has not come; beyond, nothing
     /// more is read until it does.
     pub window_max: u64,
+    /// The deepest reorg that is followed; a deeper one, though nothing final was taken back,
+    /// stops the listener until a person has looked.
+    pub reorg_max: u64,
     /// How long a route's seat is taken for; a dead lead keeps amendments waiting for so long.
     pub seat_ms: u64,
     /// How often the lead looks through the store for occurrences that others brought and
@@ -73,6 +77,7 @@ impl Default for FollowerOptions {
             from_block: Height(0),
             range: 100,
             window_max: 1 << 17,
+            reorg_max: u64::MAX,
             seat_ms: 15_000,
             relist_ms: 600_000,
             poll: Duration::from_millis(500),
@@ -156,7 +161,7 @@ impl From<SourceError> for Halt {
     fn from(error: SourceError) -> Halt {
         match error {
             SourceError::Unreachable(_) => Halt::Later(error.to_string()),
-            SourceError::Violation(_) => broken(error.to_string()),
+            SourceError::Violation(_) => halted(error.to_string()),
         }
     }
 }
@@ -165,6 +170,11 @@ impl From<StoreError> for Halt {
     fn from(error: StoreError) -> Halt {
         Halt::Stop(error.into())
     }
+}
+
+/// The chain did what it must not: only this listener is concerned.
+fn halted(text: String) -> Halt {
+    Halt::Stop(StationError::Halted(text))
 }
 
 fn broken(text: String) -> Halt {
@@ -258,6 +268,9 @@ impl Follower {
             None => self.source.tips().await?,
         };
         known.tips = Some(tips);
+        if let Some(text) = decide::in_the_future(&known.window, &tips, self.options.from_block) {
+            return Err(halted(text));
+        }
         self.stats.finalized.store(tips.finalized.height.0, Ordering::Relaxed);
         let reach =
             Reach { first: self.options.from_block, range: self.options.range, window_max: self.options.window_max };
@@ -281,7 +294,7 @@ impl Follower {
             }
             Step::Check(at) => self.check(known, at).await,
             Step::Fork => self.go_back(known, &tips).await,
-            Step::Violation(text) => Err(broken(text)),
+            Step::Violation(text) => Err(halted(text)),
             Step::Read { from, to } => {
                 self.pass_finality(known, &tips);
                 self.read(known, &tips, from, to).await
@@ -304,7 +317,7 @@ impl Follower {
         }
         let tips = self.source.tips().await?;
         match known.window.is_final(at.height) {
-            true => Err(broken(decide::violation(at, self.hash_at(at.height).await?))),
+            true => Err(halted(decide::violation(at, self.hash_at(at.height).await?))),
             false => self.go_back(known, &tips).await,
         }
     }
@@ -324,6 +337,9 @@ impl Follower {
             None => self.still_final(mark).await?,
         };
         let tip = known.window.tip().map(|tip| tip.height.0);
+        if let Some(text) = decide::too_deep(known.window.tip(), ancestor, self.options.reorg_max) {
+            return Err(halted(text));
+        }
         tracing::info!(listener = %self.listener, ?tip, ancestor = ?ancestor.map(|height| height.0), "a reorg");
         self.stats.reorgs.fetch_add(1, Ordering::Relaxed);
         let gone = known.window.back_to(ancestor);
@@ -352,7 +368,7 @@ impl Follower {
         let Some(mark) = mark else { return Ok(None) };
         match self.hash_at(mark.height).await? {
             Some(hash) if hash == mark.hash => Ok(Some(mark.height)),
-            found => Err(broken(decide::violation(mark, found))),
+            found => Err(halted(decide::violation(mark, found))),
         }
     }
 
@@ -366,7 +382,7 @@ impl Follower {
         let count = match decide::join(&known.window, from, to, &blocks) {
             Joined::Take(count) => count,
             Joined::Fork => return self.go_back(known, tips).await,
-            Joined::Violation(text) => return Err(broken(text)),
+            Joined::Violation(text) => return Err(halted(text)),
         };
         blocks.truncate(count);
         let read_to = blocks.last().map_or(from, |block| block.at.height);

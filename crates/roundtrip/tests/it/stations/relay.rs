@@ -29,6 +29,7 @@ on_each_store! {
     a_dead_workers_request_is_taken_back
     a_fatal_store_error_ends_the_relay
     a_panic_in_a_station_ends_the_relay
+    a_halted_station_stops_alone
     a_station_that_does_not_stop_is_named
     a_relay_stops_when_told
     a_relay_may_take_for_ever_to_stop
@@ -160,6 +161,22 @@ async fn a_panic_in_a_station_ends_the_relay(rig: Rig) {
     assert_eq!(ended.to_string(), "fragile panicked: it broke");
     assert!(told.load(Ordering::SeqCst));
     assert_eq!(rig.state(id(1)).await, Some(StateKind::Settled), "the worker finished what it had in hand");
+}
+
+async fn a_halted_station_stops_alone(rig: Rig) {
+    let square = handler_fn(|n: u64, _job| async move { Ok(n) });
+    let relay = relay(&rig)
+        .route("orders", RoutePolicy::default(), square)
+        .station("stubborn", |_shutdown| async { Err(StationError::Halted("look at the chain".into())) })
+        .start()
+        .await
+        .unwrap();
+    rig.admit(vec![numbered(1)]).await;
+    let ended = relay.submitter().ended(id(1)).await.unwrap();
+    assert!(matches!(ended, Some(Ending::Ended(receipt)) if receipt.end == End::Settled), "{ended:?}");
+    assert_eq!(relay.halted(), [("stubborn".to_owned(), "look at the chain".to_owned())]);
+    let ended = relay.shutdown().await.unwrap_err();
+    assert_eq!(ended.to_string(), "stubborn ended: look at the chain");
 }
 
 async fn a_station_that_does_not_stop_is_named(rig: Rig) {
