@@ -161,6 +161,28 @@ impl Rpc {
         answers.into_iter().map(|answer| answer.map_err(CallError::from)).collect()
     }
 
+    /// One call, and the block of a height as whoever answers it has it.
+    pub(crate) async fn with_block<P: RpcSend, R: RpcRecv>(
+        &self,
+        method: &'static str,
+        params: P,
+        height: Height,
+    ) -> (Result<R, CallError>, Result<Option<Header>, CallError>) {
+        let block = json!([U64::from(height.0), false]);
+        let mut batch = self.client.new_batch();
+        let answer = batch.add_call::<_, R>(method, &params);
+        let header = batch.add_call::<_, Option<WireHeader>>("eth_getBlockByNumber", &block);
+        let (answer, header) = match (answer, header) {
+            (Ok(answer), Ok(header)) => (answer, header),
+            (Err(error), _) | (_, Err(error)) => return failed_twice(error),
+        };
+        if let Err(error) = batch.send().await {
+            return failed_twice(error);
+        }
+        let (answer, header) = futures_util::future::join(answer, header).await;
+        (answer.map_err(CallError::from), header.map(|header| header.map(Header::from)).map_err(CallError::from))
+    }
+
     /// The chain's number.
     pub async fn chain_id(&self) -> Result<u64, CallError> {
         Ok(self.call::<_, U64>("eth_chainId", ()).await?.to())
@@ -200,6 +222,11 @@ impl Rpc {
         };
         self.tagged(tag).await?.ok_or_else(|| CallError::NoAnswer("there is no final block".into()))
     }
+}
+
+fn failed_twice<A, B>(error: RpcError<TransportErrorKind>) -> (Result<A, CallError>, Result<B, CallError>) {
+    let error = CallError::from(error);
+    (Err(error.clone()), Err(error))
 }
 
 /// Which blocks no reorg can take away.

@@ -1,15 +1,16 @@
 //! The blocks of a chain, with the requests that their events make.
 
-use alloy::primitives::{B256, U64};
+use std::sync::Arc;
+
 use roundtrip::inbox::Standing;
 use roundtrip::listener::{BlockSource, SourceBlock, SourceError, SourceFuture, Tips, flawed, request_with_id};
 use roundtrip::store::op::NewRequest;
 use roundtrip::words::{Height, OccurrenceId, Payload, RequestId, RouteName};
-use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::logs::{Occurrences, WireLog, by_block, explains, linked};
-use super::watch::{Watch, filter, may_show};
+use super::logs::{Occurrences, WireLog};
+use super::node::Node;
+use super::watch::Watch;
 use crate::rpc::{CallError, Finality, Header, Rpc};
 
 /// A chain whose events are requests, over JSON-RPC.
@@ -19,7 +20,7 @@ use crate::rpc::{CallError, Finality, Header, Rpc};
 /// `"log": {"topics": [..], "data": ..}` instead of the arguments.
 #[derive(Clone, Debug)]
 pub struct EvmSource {
-    rpc: Rpc,
+    node: Arc<Node>,
     chain_id: u64,
     finality: Finality,
     watches: Vec<Watch>,
@@ -28,76 +29,22 @@ pub struct EvmSource {
 impl EvmSource {
     /// The chain of this number, which the node is trusted to be on.
     pub fn new(rpc: Rpc, chain_id: u64, finality: Finality, watches: Vec<Watch>) -> EvmSource {
-        EvmSource { rpc, chain_id, finality, watches }
+        EvmSource { node: Arc::new(Node::new(rpc)), chain_id, finality, watches }
     }
 
     async fn look(&self) -> Result<Tips, CallError> {
-        let head = self.rpc.head().await?;
-        let finalized = self.rpc.finalized(&head, self.finality).await?;
+        let head = self.node.rpc.head().await?;
+        let finalized = self.node.rpc.finalized(&head, self.finality).await?;
         Ok(Tips { head: head.at, finalized: finalized.at, time: head.time })
     }
 
     async fn read(&self, from: Height, to: Height) -> Result<Vec<SourceBlock>, CallError> {
-        let headers = linked(self.rpc.headers(from, to).await?);
-        let (headers, logs) = self.logs(headers).await?;
-        let blocks = by_block(&headers, logs).map_err(CallError::NoAnswer)?;
-        let mut read = Vec::with_capacity(headers.len());
-        for (header, logs) in headers.iter().zip(blocks) {
-            let logs = if logs.is_empty() { self.doubted(header).await? } else { logs };
+        let read = self.node.read(from, to, &self.watches).await?;
+        let block = |(header, logs): (Header, Vec<WireLog>)| {
             let requests = self.requests(&logs);
-            read.push(SourceBlock { at: header.at, parent: header.parent, time: header.time, requests });
-        }
-        Ok(read)
-    }
-
-    /// The logs of these blocks, or of fewer where the node refuses so many.
-    async fn logs(&self, mut headers: Vec<Header>) -> Result<(Vec<Header>, Vec<WireLog>), CallError> {
-        loop {
-            let (Some(first), Some(last)) = (headers.first(), headers.last()) else {
-                return Err(CallError::NoAnswer("the node has no such block yet".into()));
-            };
-            let [from, to] = [first, last].map(|header| U64::from(header.at.height.0));
-            let range = json!({"fromBlock": from, "toBlock": to});
-            match self.rpc.call("eth_getLogs", [filter(range, &self.watches)]).await {
-                Ok(logs) => return Ok((headers, logs)),
-                Err(CallError::Refused { .. }) if headers.len() > 1 => headers.truncate(headers.len() / 2),
-                Err(error) => return Err(error),
-            }
-        }
-    }
-
-    /// The logs of a block of which the node showed none, if its bloom says otherwise.
-    async fn doubted(&self, header: &Header) -> Result<Vec<WireLog>, CallError> {
-        if !may_show(&header.bloom, &self.watches) {
-            return Ok(Vec::new());
-        }
-        let receipts = self.receipts(header).await?;
-        let logs: Vec<WireLog> = receipts.into_iter().flat_map(|receipt| receipt.logs).collect();
-        if logs.iter().any(|log| log.block_hash.0 != header.at.hash) || !explains(&logs, &header.bloom) {
-            return Err(CallError::NoAnswer("receipts that are not those of the block".into()));
-        }
-        Ok(logs)
-    }
-
-    async fn receipts(&self, header: &Header) -> Result<Vec<WireReceipt>, CallError> {
-        let number = U64::from(header.at.height.0);
-        let receipts: Option<Vec<WireReceipt>> = match self.rpc.call("eth_getBlockReceipts", [number]).await {
-            Err(error) if error.is_unknown_method() => return self.receipts_one_by_one(number).await,
-            answer => answer?,
+            SourceBlock { at: header.at, parent: header.parent, time: header.time, requests }
         };
-        receipts.ok_or_else(|| CallError::NoAnswer("a block without receipts".into()))
-    }
-
-    /// Where a node does not show receipts by the block.
-    async fn receipts_one_by_one(&self, number: U64) -> Result<Vec<WireReceipt>, CallError> {
-        let block: Option<WireBlock> = self.rpc.call("eth_getBlockByNumber", (number, false)).await?;
-        let block = block.ok_or_else(|| CallError::NoAnswer("a block that was there is not".into()))?;
-        let params: Vec<Value> = block.transactions.iter().map(|hash| json!([hash])).collect();
-        let mut receipts = Vec::with_capacity(params.len());
-        for receipt in self.rpc.calls::<_, Option<WireReceipt>>("eth_getTransactionReceipt", &params).await {
-            receipts.push(receipt?.ok_or_else(|| CallError::NoAnswer("a transaction without a receipt".into()))?);
-        }
-        Ok(receipts)
+        Ok(read.into_iter().map(block).collect())
     }
 
     fn requests(&self, logs: &[WireLog]) -> Vec<NewRequest> {
@@ -160,16 +107,6 @@ fn on_route(occurrence: OccurrenceId, route: &RouteName) -> OccurrenceId {
     OccurrenceId::of(&[occurrence.as_bytes(), route.as_str().as_bytes()])
 }
 
-#[derive(Debug, Deserialize)]
-struct WireBlock {
-    transactions: Vec<B256>,
-}
-
-#[derive(Debug, Deserialize)]
-struct WireReceipt {
-    logs: Vec<WireLog>,
-}
-
 impl From<CallError> for SourceError {
     fn from(error: CallError) -> SourceError {
         SourceError::Unreachable(error.to_string())
@@ -189,7 +126,7 @@ impl BlockSource for EvmSource {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
-    use alloy::primitives::{Address, Bytes};
+    use alloy::primitives::{Address, B256, Bytes, U64};
     use roundtrip::inbox::{FieldPath, Identity};
 
     use super::*;
