@@ -68,6 +68,8 @@ struct Script {
     answers: usize,
     /// Leaves out what it may.
     sparse: bool,
+    /// Events that are not shown, unless they are asked for again.
+    hidden: Vec<u64>,
 }
 
 #[derive(Clone)]
@@ -162,6 +164,8 @@ impl BlockSource for Chain {
             let script = self.call()?;
             let asked = script.blocks.iter().filter(|block| (from..=to).contains(&block.at.height));
             let mut asked: Vec<SourceBlock> = asked.take(script.answers).cloned().collect();
+            let hidden: Vec<_> = script.hidden.iter().map(|&n| occurrence(n)).collect();
+            asked.iter_mut().for_each(|block| block.requests.retain(|request| !hidden.contains(&request.occurrence)));
             let Some(last) = asked.last().map(|block| block.at.height) else {
                 return Err(SourceError::Unreachable("no such block yet".into()));
             };
@@ -170,6 +174,13 @@ impl BlockSource for Chain {
                 asked.retain(|block| !block.requests.is_empty() || !may_miss(block));
             }
             Ok(asked)
+        })
+    }
+
+    fn blocks_again(&self, from: Height, to: Height) -> SourceFuture<'_, Vec<SourceBlock>> {
+        Box::pin(async move {
+            let script = self.call()?;
+            Ok(script.blocks.iter().filter(|block| (from..=to).contains(&block.at.height)).cloned().collect())
         })
     }
 }
@@ -608,6 +619,30 @@ async fn a_first_block_in_the_future_halts_it() {
     world.options.from_block = Height(5_000);
     let text = world.start().stopped().await;
     assert!(text.contains("correct from_block"), "{text}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_source_hid_at_first_is_found_by_the_second_pass() {
+    let mut world = World::new().await;
+    world.options.again_ms = 60_000;
+    world.chain.script().hidden = vec![2];
+    world.chain.mine(&[event(1), event(2)]);
+    world.chain.mine_empty(8);
+    world.chain.finalize(7);
+    let running = world.start();
+    pass(SHORT).await;
+    assert_eq!(world.sight(1).await, live(1, 1, Standing::Final));
+    assert_eq!(world.sight(2).await, Sight::Nothing);
+    pass(Duration::from_secs(90)).await;
+    assert_eq!(world.sight(2).await, live(2, 1, Standing::Final));
+    assert_eq!((running.stats.missed(), running.stats.quarantined()), (1, 0));
+    // Once is enough.
+    let before = world.chain.calls.load(Ordering::SeqCst);
+    pass(Duration::from_secs(90)).await;
+    assert_eq!(running.stats.missed(), 1);
+    world.chain.script().hidden.clear();
+    assert!(world.chain.calls.load(Ordering::SeqCst) > before);
+    running.stop().await;
 }
 
 #[tokio::test(start_paused = true)]

@@ -180,7 +180,7 @@ impl Follower {
 }
 
 /// Makes dead letters of what is too long for the store, less their payload.
-fn cut_to_size(block: &mut SourceBlock) {
+pub(super) fn cut_to_size(block: &mut SourceBlock) {
     for request in &mut block.requests {
         let (bytes, max) = (request.payload.bytes.len(), PAYLOAD_BYTES_MAX);
         if bytes > max {
@@ -192,7 +192,7 @@ fn cut_to_size(block: &mut SourceBlock) {
 }
 
 /// The dead letter that a request becomes, in its place.
-fn as_flawed(request: NewRequest, reason: &str) -> NewRequest {
+pub(super) fn as_flawed(request: NewRequest, reason: &str) -> NewRequest {
     let NewRequest { route, occurrence, payload, place, standing, .. } = request;
     NewRequest { place, standing, ..flawed(&route, occurrence, payload, reason) }
 }

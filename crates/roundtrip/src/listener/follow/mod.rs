@@ -6,6 +6,8 @@
 //!                       └── fork ─────────┴──▶ back to the common block, then read again
 //! ```
 //!
+//! Final blocks are read a second time, now and then, in case the source hid something.
+//!
 //! The cursor is the newest *final* block up to which everything is stored, and every
 //! admission moves its version. So no reorg ever touches it, and after a start the blocks
 //! above it are read again: what is known is recognised by its occurrence. Meanwhile the
@@ -23,6 +25,7 @@
 //! this follower, with what happened and what to do; others go on. A store that was rolled
 //! back stops it too.
 
+mod again;
 mod decide;
 mod intake;
 mod lead;
@@ -35,6 +38,7 @@ use std::time::Duration;
 
 pub use source::{BlockSource, SourceBlock, SourceError, SourceFuture, Tips};
 
+use again::Again;
 use decide::{Joined, Reach, Step};
 use lead::Leads;
 use window::Window;
@@ -67,6 +71,10 @@ pub struct FollowerOptions {
     /// How often the lead looks through the store for occurrences that others brought and
     /// that the chain does not show.
     pub relist_ms: u64,
+    /// How often final blocks are read a second time, in case the source hid something.
+    pub again_ms: u64,
+    /// Most blocks that are; of more, the newest. 0 for no second pass.
+    pub again_max: u64,
     /// How often to look for new blocks.
     pub poll: Duration,
 }
@@ -80,6 +88,8 @@ impl Default for FollowerOptions {
             reorg_max: u64::MAX,
             seat_ms: 15_000,
             relist_ms: 600_000,
+            again_ms: 600_000,
+            again_max: 10_000,
             poll: Duration::from_millis(500),
         }
     }
@@ -91,6 +101,7 @@ pub struct FollowerStats {
     blocks: AtomicU64,
     reorgs: AtomicU64,
     quarantined: AtomicU64,
+    missed: AtomicU64,
     read_to: AtomicU64,
     finalized: AtomicU64,
 }
@@ -110,6 +121,12 @@ impl FollowerStats {
     /// they are. Every one is in the log, at level error; this should be 0.
     pub fn quarantined(&self) -> u64 {
         self.quarantined.load(Ordering::Relaxed)
+    }
+
+    /// How many requests the source did not show at first, and only the second pass found.
+    /// Every one is in the log, at level error; this should be 0.
+    pub fn missed(&self) -> u64 {
+        self.missed.load(Ordering::Relaxed)
     }
 
     /// The last block that was read.
@@ -208,6 +225,7 @@ struct Known {
     tips: Option<Tips>,
     /// The height that the store was last told.
     told: Option<Height>,
+    again: Again,
     /// Most requests in one admission; fewer while a route is full.
     admit_max: usize,
 }
@@ -224,7 +242,9 @@ impl Follower {
     pub async fn run(self, shutdown: Shutdown) -> Result<(), StationError> {
         let leads = Leads::of(&self.origin, &self.routes)?;
         let (cursor, window) = (None, Window::from(None));
-        let mut known = Known { cursor, window, leads, ahead: None, tips: None, told: None, admit_max: ADMIT_MAX };
+        let again = Again::from(None, self.options.from_block, self.clock.now());
+        let admit_max = ADMIT_MAX;
+        let mut known = Known { cursor, window, leads, ahead: None, tips: None, told: None, again, admit_max };
         let ended = shutdown.run_until_cancelled(self.rounds(&mut known)).await;
         if let Some(Err(error)) = ended {
             return Err(error);
@@ -236,6 +256,8 @@ impl Follower {
     async fn rounds(&self, known: &mut Known) -> Result<(), StationError> {
         known.cursor = self.cursor(&self.listener).await?;
         known.window = Window::from(known.cursor.map(|cursor| cursor.at));
+        let passed = known.cursor.map(|cursor| cursor.at.height);
+        known.again = Again::from(passed, self.options.from_block, self.clock.now());
         let mut silent = 0;
         loop {
             match self.run_once(known).await {
@@ -255,7 +277,19 @@ impl Follower {
                     return Err(error);
                 }
             }
-            tokio::time::sleep(self.options.poll.saturating_mul(1 << silent)).await;
+            self.rest(silent).await;
+        }
+    }
+
+    /// Waits for the next look, which news bring forward unless the source is in trouble.
+    async fn rest(&self, silent: u32) {
+        let pause = tokio::time::sleep(self.options.poll.saturating_mul(1 << silent));
+        if silent > 0 {
+            return pause.await;
+        }
+        tokio::select! {
+            () = pause => {}
+            () = self.source.news() => {}
         }
     }
 
@@ -279,6 +313,7 @@ impl Follower {
                 self.pass_finality(known, &tips);
                 self.move_cursor(known).await?;
                 self.amend(known, true).await?;
+                self.look_again(known).await?;
                 Ok(Pace::Rest)
             }
             Step::Wait(why) => {

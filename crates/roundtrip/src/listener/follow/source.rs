@@ -31,6 +31,18 @@ pub trait BlockSource: Send + Sync + 'static {
     /// A prefix may be answered, at least one block, never with a hole above the finalized
     /// height. At or below it, blocks that show nothing may be left out, except the last.
     fn blocks(&self, from: Height, to: Height) -> SourceFuture<'_, Vec<SourceBlock>>;
+
+    /// The same once more for final blocks, from elsewhere or by other means where there are
+    /// any, for whoever looks whether something was missed.
+    fn blocks_again(&self, from: Height, to: Height) -> SourceFuture<'_, Vec<SourceBlock>> {
+        self.blocks(from, to)
+    }
+
+    /// Ends when there may be something new; a source that cannot tell leaves it to polling.
+    /// A hint: it may come for nothing, and may be dropped at any time.
+    fn news(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
+        Box::pin(std::future::pending())
+    }
 }
 
 /// How far a chain is.
