@@ -5,6 +5,7 @@
 //! ([`CallError::NoAnswer`]), and what was asked for may or may not have happened.
 
 use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use alloy::primitives::{B256, Bloom, U64, U128};
@@ -15,6 +16,7 @@ use futures_util::future::join_all;
 use roundtrip::words::{Height, Position, UnixMs};
 use serde::Deserialize;
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 /// Most calls in one HTTP request; more go out as several.
 const BATCH_MAX: usize = 100;
@@ -64,7 +66,7 @@ impl From<RpcError<TransportErrorKind>> for CallError {
 }
 
 /// A text whose addresses are cut after the host: what follows, or stands before it, is often a key.
-fn without_secrets(text: &str) -> String {
+pub(crate) fn without_secrets(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     let mut rest = text;
     while let Some(at) = rest.find("://") {
@@ -79,10 +81,15 @@ fn without_secrets(text: &str) -> String {
     shown + rest
 }
 
-/// An HTTP client whose requests may take so long.
-pub fn web_client(within: Duration) -> reqwest::Result<reqwest::Client> {
+/// Says by what connections are encrypted.
+pub(crate) fn install_crypto() {
     // Whoever embeds this may have installed another one already, which will do.
     let _ = rustls::crypto::ring::default_provider().install_default();
+}
+
+/// An HTTP client whose requests may take so long.
+pub fn web_client(within: Duration) -> reqwest::Result<reqwest::Client> {
+    install_crypto();
     reqwest::Client::builder().timeout(within).build()
 }
 
@@ -94,34 +101,83 @@ pub struct BadUrl {
     why: String,
 }
 
+impl BadUrl {
+    pub(crate) fn new(url: &str, why: impl Into<String>) -> BadUrl {
+        BadUrl { url: without_secrets(url), why: why.into() }
+    }
+}
+
 /// A way to a node; clones share it.
 #[derive(Clone)]
 pub struct Rpc {
     client: RpcClient,
+    /// Where the node is, less what may be a key.
+    name: Arc<str>,
+    pacer: Option<Arc<Pacer>>,
+}
+
+/// Lets so many calls through in a second, evenly; the others wait their turn.
+struct Pacer {
+    every: Duration,
+    /// When the next call may go.
+    next: Mutex<Instant>,
+}
+
+impl Pacer {
+    /// Waits until so many calls may go.
+    async fn turn(&self, calls: usize) {
+        let at = {
+            let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
+            let at = (*next).max(Instant::now());
+            *next = at + self.every.saturating_mul(u32::try_from(calls).unwrap_or(u32::MAX));
+            at
+        };
+        tokio::time::sleep_until(at).await;
+    }
 }
 
 impl fmt::Debug for Rpc {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Addresses of nodes often carry a key.
-        f.write_str("Rpc")
+        write!(f, "Rpc({})", self.name)
     }
 }
 
 impl Rpc {
     /// By HTTP.
     pub fn http(url: &str) -> Result<Rpc, BadUrl> {
-        let bad = |why: String| BadUrl { url: without_secrets(url), why };
+        let bad = |why: String| BadUrl::new(url, why);
         let parsed = url.parse::<reqwest::Url>().map_err(|error| bad(error.to_string()))?;
         if !matches!(parsed.scheme(), "http" | "https") {
             return Err(bad("it starts with neither http:// nor https://".to_owned()));
         }
         let client = web_client(ANSWER_WITHIN).map_err(|error| bad(error.to_string()))?;
-        Ok(Rpc::over(RpcClient::new_http_with_client(client, parsed)))
+        let rpc = Rpc::over(RpcClient::new_http_with_client(client, parsed));
+        Ok(Rpc { name: without_secrets(url).into(), ..rpc })
     }
 
     /// By any of alloy's transports.
     pub fn over(client: RpcClient) -> Rpc {
-        Rpc { client }
+        Rpc { client, name: "a node".into(), pacer: None }
+    }
+
+    /// The same way, for at most so many calls in a second; each call of a batch counts.
+    #[must_use]
+    pub fn at_most(mut self, calls_per_second: u32) -> Rpc {
+        let every = Duration::from_secs(1) / calls_per_second.max(1);
+        self.pacer = Some(Arc::new(Pacer { every, next: Mutex::new(Instant::now()) }));
+        self
+    }
+
+    /// Where the node is, less what may be a key.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    async fn turn(&self, calls: usize) {
+        if let Some(pacer) = &self.pacer {
+            pacer.turn(calls).await;
+        }
     }
 
     /// The same way for whoever talks to the node through alloy.
@@ -131,6 +187,7 @@ impl Rpc {
 
     /// One call.
     pub async fn call<P: RpcSend, R: RpcRecv>(&self, method: &'static str, params: P) -> Result<R, CallError> {
+        self.turn(1).await;
         Ok(self.client.request(method, params).await?)
     }
 
@@ -144,6 +201,7 @@ impl Rpc {
         if let [params] = params {
             return vec![self.call(method, params.clone()).await];
         }
+        self.turn(params.len()).await;
         let mut batch = self.client.new_batch();
         let waiters: Result<Vec<_>, _> = params.iter().map(|params| batch.add_call::<_, R>(method, params)).collect();
         let failed = |error: RpcError<TransportErrorKind>| {
@@ -168,6 +226,7 @@ impl Rpc {
         params: P,
         height: Height,
     ) -> (Result<R, CallError>, Result<Option<Header>, CallError>) {
+        self.turn(2).await;
         let block = json!([U64::from(height.0), false]);
         let mut batch = self.client.new_batch();
         let answer = batch.add_call::<_, R>(method, &params);
@@ -298,6 +357,21 @@ mod tests {
         for (error, unknown) in cases {
             assert_eq!(error.is_unknown_method(), unknown, "{error}");
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn calls_wait_for_their_turn() {
+        let pacer = Pacer { every: Duration::from_millis(100), next: Mutex::new(Instant::now()) };
+        let start = Instant::now();
+        let mut waits = Vec::new();
+        for calls in [1, 3, 1] {
+            pacer.turn(calls).await;
+            waits.push(start.elapsed().as_millis());
+        }
+        assert_eq!(waits, [0, 100, 400]);
+        tokio::time::advance(Duration::from_secs(5)).await;
+        pacer.turn(1).await;
+        assert_eq!(start.elapsed().as_millis(), 5_400, "what was not used is not saved up");
     }
 
     #[test]

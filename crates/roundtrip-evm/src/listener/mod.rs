@@ -6,6 +6,8 @@
 //!      └─▶ narrower              └─▶ asked again later            └─▶ the block's receipts, checked against the bloom
 //! ```
 //!
+//! Of several nodes the first that answers is taken, or what enough of them show alike.
+//!
 //! Reading when, from where, and what to do about a reorg are the engine's
 //! ([`roundtrip::listener::Follower`]); this says what the blocks of a range show.
 //!
@@ -16,12 +18,15 @@
 //! is a dead letter with its reason; the rest goes on.
 
 mod event;
+mod health;
 mod limits;
+mod live;
 mod logs;
 mod node;
+mod quorum;
 mod source;
 mod watch;
 
 pub use event::{AbiError, BadFilter, BadSignature, EventSignature};
-pub use source::EvmSource;
+pub use source::{BadQuorum, EvmSource};
 pub use watch::Watch;

@@ -7,20 +7,45 @@
 use std::sync::{Mutex, PoisonError};
 
 use alloy::primitives::{B256, U64};
+use roundtrip::listener::Tips;
 use roundtrip::words::Height;
 use serde::Deserialize;
 use serde_json::{Value, json};
+use tokio::sync::OnceCell;
+use tokio::time::Instant;
 
+use super::health::{Failing, Health};
 use super::limits::{Meaning, Span, may_be_cut_off, meaning};
 use super::logs::{WireLog, by_block, explains, linked};
 use super::watch::{Watch, filter, may_show};
-use crate::rpc::{CallError, Header, Rpc};
+use crate::rpc::{CallError, Finality, Header, Rpc};
 
-/// A node, and how wide a range it takes.
+/// A node, how wide a range it takes, and how well it did lately.
 #[derive(Debug)]
 pub(super) struct Node {
     pub(super) rpc: Rpc,
     span: Mutex<Span>,
+    health: Mutex<Health>,
+    /// Which chain it is on, once it has said so.
+    chain_id: OnceCell<u64>,
+}
+
+/// Why a node is of no use.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum NodeError {
+    /// It has no answer.
+    #[error(transparent)]
+    Call(#[from] CallError),
+    /// It is on another chain.
+    #[error("{node} is on chain {found}, not on {wanted}: correct its URL, or the chain's number")]
+    OtherChain {
+        /// Which node.
+        node: String,
+        /// Its chain.
+        found: u64,
+        /// The chain that is wanted.
+        wanted: u64,
+    },
 }
 
 /// A block and its logs; some that nobody watches may be among them.
@@ -28,7 +53,75 @@ pub(super) type ReadBlock = (Header, Vec<WireLog>);
 
 impl Node {
     pub(super) fn new(rpc: Rpc) -> Node {
-        Node { rpc, span: Mutex::new(Span::ANY) }
+        let health = Mutex::new(Health::good(Instant::now()));
+        Node { rpc, span: Mutex::new(Span::ANY), health, chain_id: OnceCell::new() }
+    }
+
+    /// How well it did lately.
+    pub(super) fn health(&self) -> Health {
+        *self.health.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Holds an answer in its favour, or the lack of one against it.
+    pub(super) fn judge<T>(&self, answer: &Result<T, NodeError>) {
+        let failing = match answer {
+            Ok(_) => None,
+            Err(NodeError::Call(error)) if meaning(error) == Meaning::Busy => Some(Failing::Busy),
+            Err(NodeError::Call(_)) => Some(Failing::Silent),
+            Err(NodeError::OtherChain { .. }) => Some(Failing::Lying),
+        };
+        if let Err(error) = answer {
+            tracing::debug!(node = self.rpc.name(), %error, "a node has no answer");
+        }
+        let mut health = self.health.lock().unwrap_or_else(PoisonError::into_inner);
+        match failing {
+            Some(failing) => health.failed(Instant::now(), failing),
+            None => health.answered(Instant::now()),
+        }
+    }
+
+    /// It showed what others say is not so.
+    pub(super) fn astray(&self) {
+        tracing::error!(
+            node = self.rpc.name(),
+            "a node shows something else than the others: check whether it is in order"
+        );
+        self.health.lock().unwrap_or_else(PoisonError::into_inner).failed(Instant::now(), Failing::Lying);
+    }
+
+    /// Refuses a node of another chain; asked once.
+    pub(super) async fn on_chain(&self, wanted: u64) -> Result<(), NodeError> {
+        let found = *self.chain_id.get_or_try_init(|| self.rpc.chain_id()).await?;
+        if found == wanted {
+            return Ok(());
+        }
+        Err(NodeError::OtherChain { node: self.rpc.name().to_owned(), found, wanted })
+    }
+
+    /// How far it has come.
+    pub(super) async fn look(&self, finality: Finality) -> Result<Tips, CallError> {
+        let head = self.rpc.head().await?;
+        let finalized = self.rpc.finalized(&head, finality).await?;
+        Ok(Tips { head: head.at, finalized: finalized.at, time: head.time })
+    }
+
+    /// The same blocks by other means: by the receipts of all that may show what is watched.
+    pub(super) async fn read_again(
+        &self,
+        from: Height,
+        to: Height,
+        watches: &[Watch],
+    ) -> Result<Vec<ReadBlock>, CallError> {
+        let mut read = Vec::new();
+        for header in linked(self.rpc.headers(from, to).await?) {
+            let may_show = may_show(&header.bloom, watches);
+            let logs = if may_show { self.block_logs(&header).await? } else { Vec::new() };
+            read.push((header, logs));
+        }
+        match read.is_empty() {
+            true => Err(CallError::NoAnswer(format!("the node does not have block {}", from.0))),
+            false => Ok(read),
+        }
     }
 
     /// The blocks of these heights, or fewer of them where the node takes or has fewer.

@@ -1,17 +1,25 @@
 //! The blocks of a chain, with the requests that their events make.
 
+use std::future::Future;
+use std::pin::Pin;
 use std::sync::Arc;
 
+use alloy::primitives::U64;
+use futures_util::future::{join_all, select_all};
 use roundtrip::inbox::Standing;
 use roundtrip::listener::{BlockSource, SourceBlock, SourceError, SourceFuture, Tips, flawed, request_with_id};
 use roundtrip::store::op::NewRequest;
 use roundtrip::words::{Height, OccurrenceId, Payload, RequestId, RouteName};
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
+use super::health::{Health, order};
+use super::live::Live;
 use super::logs::{Occurrences, WireLog};
-use super::node::Node;
+use super::node::{Node, NodeError, ReadBlock};
+use super::quorum::{agreed, agreed_blocks, reached_by};
 use super::watch::Watch;
-use crate::rpc::{CallError, Finality, Header, Rpc};
+use crate::rpc::{BadUrl, CallError, Finality, Header, Rpc};
 
 /// A chain whose events are requests, over JSON-RPC.
 ///
@@ -20,31 +28,160 @@ use crate::rpc::{CallError, Finality, Header, Rpc};
 /// `"log": {"topics": [..], "data": ..}` instead of the arguments.
 #[derive(Clone, Debug)]
 pub struct EvmSource {
-    node: Arc<Node>,
+    /// In the order in which they are preferred.
+    nodes: Vec<Arc<Node>>,
+    /// How many of them must show the same.
+    quorum: usize,
     chain_id: u64,
     finality: Finality,
     watches: Vec<Watch>,
+    /// Where news of the chain come from.
+    live: Vec<Arc<Live>>,
 }
 
+/// A quorum that could never come about, or that is none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a quorum of {needed} of {nodes} nodes: at least 1, and no more than there are URLs")]
+pub struct BadQuorum {
+    needed: usize,
+    nodes: usize,
+}
+
+/// What is asked of one node.
+type Asked<'a, T> = Pin<Box<dyn Future<Output = Result<T, CallError>> + Send + 'a>>;
+
 impl EvmSource {
-    /// The chain of this number, which the node is trusted to be on.
+    /// The chain of this number, by way of a node. One that is on another chain is refused.
     pub fn new(rpc: Rpc, chain_id: u64, finality: Finality, watches: Vec<Watch>) -> EvmSource {
-        EvmSource { node: Arc::new(Node::new(rpc)), chain_id, finality, watches }
+        EvmSource { nodes: vec![Arc::new(Node::new(rpc))], quorum: 1, chain_id, finality, watches, live: Vec::new() }
     }
 
-    async fn look(&self) -> Result<Tips, CallError> {
-        let head = self.node.rpc.head().await?;
-        let finalized = self.node.rpc.finalized(&head, self.finality).await?;
+    /// Another node of the same chain, asked when those before it fail.
+    #[must_use]
+    pub fn also(mut self, rpc: Rpc) -> EvmSource {
+        self.nodes.push(Arc::new(Node::new(rpc)));
+        self
+    }
+
+    /// News of the chain come over this WebSocket too (`ws://` or `wss://`); blocks are read
+    /// over HTTP as ever. With it, polling may be rare: it is what remains when the
+    /// connection is lost.
+    pub fn live(mut self, url: &str) -> Result<EvmSource, BadUrl> {
+        self.live.push(Arc::new(Live::new(url, &self.watches)?));
+        Ok(self)
+    }
+
+    /// Only what so many of the nodes show alike is taken, so that fewer can neither forge nor
+    /// hide a request. All nodes are asked, every time.
+    pub fn quorum(mut self, needed: usize) -> Result<EvmSource, BadQuorum> {
+        if needed == 0 || needed > self.nodes.len() {
+            return Err(BadQuorum { needed, nodes: self.nodes.len() });
+        }
+        self.quorum = needed;
+        Ok(self)
+    }
+
+    /// The nodes, those first that did well lately.
+    fn in_order(&self) -> Vec<&Arc<Node>> {
+        let healths: Vec<Health> = self.nodes.iter().map(|node| node.health()).collect();
+        order(&healths, Instant::now()).into_iter().map(|at| &self.nodes[at]).collect()
+    }
+
+    /// One node's answer, which is held for or against it.
+    async fn one<'a, T>(&self, node: &'a Node, asked: impl Fn(&'a Node) -> Asked<'a, T>) -> Result<T, NodeError> {
+        let answer = match node.on_chain(self.chain_id).await {
+            Ok(()) => asked(node).await.map_err(NodeError::from),
+            Err(error) => Err(error),
+        };
+        node.judge(&answer);
+        answer
+    }
+
+    /// The answer of the first of these nodes that has one. A range is read from one node
+    /// alone: what two have read does not make one range.
+    async fn first<'a, T>(
+        &self,
+        nodes: Vec<&'a Arc<Node>>,
+        asked: impl Fn(&'a Node) -> Asked<'a, T>,
+    ) -> Result<T, SourceError> {
+        let mut failures = Vec::new();
+        for node in nodes {
+            match self.one(node, &asked).await {
+                Ok(answer) => return Ok(answer),
+                Err(error) => failures.push(error),
+            }
+        }
+        Err(no_answer(&failures))
+    }
+
+    /// The answers of all nodes that have one, with their places.
+    async fn all<'a, T>(&'a self, asked: impl Fn(&'a Node) -> Asked<'a, T>) -> Result<Vec<(usize, T)>, SourceError> {
+        let answers = join_all(self.nodes.iter().map(|node| self.one(node, &asked))).await;
+        let (mut answered, mut failures) = (Vec::new(), Vec::new());
+        for (at, answer) in answers.into_iter().enumerate() {
+            match answer {
+                Ok(answer) => answered.push((at, answer)),
+                Err(error) => failures.push(error),
+            }
+        }
+        match answered.len() < self.quorum {
+            true => Err(no_answer(&failures)),
+            false => Ok(answered),
+        }
+    }
+
+    async fn look(&self) -> Result<Tips, SourceError> {
+        if self.quorum == 1 {
+            return self.first(self.in_order(), |node| Box::pin(node.look(self.finality))).await;
+        }
+        let looks = self.all(|node| Box::pin(node.look(self.finality))).await?;
+        let head = self.common(looks.iter().map(|(_, tips)| tips.head.height.0).collect()).await?;
+        let finalized = self.common(looks.iter().map(|(_, tips)| tips.finalized.height.0).collect()).await?;
         Ok(Tips { head: head.at, finalized: finalized.at, time: head.time })
     }
 
-    async fn read(&self, from: Height, to: Height) -> Result<Vec<SourceBlock>, CallError> {
-        let read = self.node.read(from, to, &self.watches).await?;
-        let block = |(header, logs): (Header, Vec<WireLog>)| {
+    /// The block at the height that enough nodes have reached, as enough of them have it.
+    async fn common(&self, heights: Vec<u64>) -> Result<Header, SourceError> {
+        let disagree = || SourceError::Unreachable("too few nodes agree on the newest block".to_owned());
+        let height = reached_by(heights, self.quorum).ok_or_else(disagree)?;
+        let headers = self.all(|node| Box::pin(node.rpc.tagged(json!(U64::from(height))))).await?;
+        let headers: Vec<Header> = headers.into_iter().filter_map(|(_, header)| header).collect();
+        agreed(&headers, self.quorum).ok_or_else(disagree)
+    }
+
+    async fn read(&self, from: Height, to: Height) -> Result<Vec<SourceBlock>, SourceError> {
+        if self.quorum == 1 {
+            let read = self.first(self.in_order(), |node| Box::pin(node.read(from, to, &self.watches))).await?;
+            return Ok(self.blocks_of(read));
+        }
+        let answers = self.all(|node| Box::pin(node.read(from, to, &self.watches))).await?;
+        let (places, answers): (Vec<usize>, Vec<Vec<SourceBlock>>) =
+            answers.into_iter().map(|(at, read)| (at, self.blocks_of(read))).unzip();
+        let (blocks, astray) = agreed_blocks(&answers, self.quorum);
+        astray.iter().filter_map(|at| self.nodes.get(*places.get(*at)?)).for_each(|node| node.astray());
+        match blocks.is_empty() {
+            true => Err(SourceError::Unreachable(format!(
+                "fewer than {} nodes show the same block {}",
+                self.quorum, from.0
+            ))),
+            false => Ok(blocks),
+        }
+    }
+
+    /// The same blocks by their receipts, from another node where there is one.
+    async fn read_again(&self, from: Height, to: Height) -> Result<Vec<SourceBlock>, SourceError> {
+        let mut nodes = self.in_order();
+        nodes.rotate_left(1);
+        let read = self.first(nodes, |node| Box::pin(node.read_again(from, to, &self.watches))).await?;
+        Ok(self.blocks_of(read))
+    }
+
+    fn blocks_of(&self, read: Vec<ReadBlock>) -> Vec<SourceBlock> {
+        let block = |(header, logs): ReadBlock| {
             let requests = self.requests(&logs);
             SourceBlock { at: header.at, parent: header.parent, time: header.time, requests }
         };
-        Ok(read.into_iter().map(block).collect())
+        read.into_iter().map(block).collect()
     }
 
     fn requests(&self, logs: &[WireLog]) -> Vec<NewRequest> {
@@ -107,19 +244,36 @@ fn on_route(occurrence: OccurrenceId, route: &RouteName) -> OccurrenceId {
     OccurrenceId::of(&[occurrence.as_bytes(), route.as_str().as_bytes()])
 }
 
-impl From<CallError> for SourceError {
-    fn from(error: CallError) -> SourceError {
-        SourceError::Unreachable(error.to_string())
+/// What it comes to that no node, or too few, answered: nodes that are all on another chain
+/// will never do.
+fn no_answer(failures: &[NodeError]) -> SourceError {
+    let texts: Vec<String> = failures.iter().map(ToString::to_string).collect();
+    match failures.iter().all(|error| matches!(error, NodeError::OtherChain { .. })) {
+        true => SourceError::Violation(texts.join("; ")),
+        false => SourceError::Unreachable(texts.join("; ")),
     }
 }
 
 impl BlockSource for EvmSource {
     fn tips(&self) -> SourceFuture<'_, Tips> {
-        Box::pin(async { Ok(self.look().await?) })
+        Box::pin(self.look())
     }
 
     fn blocks(&self, from: Height, to: Height) -> SourceFuture<'_, Vec<SourceBlock>> {
-        Box::pin(async move { Ok(self.read(from, to).await?) })
+        Box::pin(self.read(from, to))
+    }
+
+    fn blocks_again(&self, from: Height, to: Height) -> SourceFuture<'_, Vec<SourceBlock>> {
+        Box::pin(self.read_again(from, to))
+    }
+
+    fn news(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
+        if self.live.is_empty() {
+            return Box::pin(std::future::pending());
+        }
+        Box::pin(async {
+            select_all(self.live.iter().map(|live| Box::pin(live.news()))).await;
+        })
     }
 }
 

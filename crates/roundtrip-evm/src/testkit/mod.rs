@@ -6,6 +6,7 @@ pub mod checker;
 pub mod child;
 pub mod deployment;
 pub mod devchain;
+pub mod fakenode;
 pub mod node;
 pub mod proxy;
 pub mod submitter;

@@ -9,6 +9,8 @@ mod contracts;
 mod devchain;
 mod hardhat;
 mod kills;
+mod listener;
+mod live;
 mod nodes;
 mod proxy;
 mod simulation;
