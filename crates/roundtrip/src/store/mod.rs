@@ -22,6 +22,7 @@ pub mod op;
 pub mod policy;
 #[cfg(feature = "postgres")]
 mod postgres;
+pub mod projection;
 pub mod query;
 #[cfg(feature = "redis")]
 mod redis;
@@ -41,7 +42,7 @@ pub use memory::MemoryStore;
 #[cfg(feature = "postgres")]
 pub use postgres::PostgresStore;
 #[cfg(feature = "redis")]
-pub use redis::RedisStore;
+pub use redis::{ProjectionHealth, RedisStore};
 #[cfg(feature = "sqlite")]
 pub use sqlite::{Glimpse, SqliteReader, SqliteStore};
 

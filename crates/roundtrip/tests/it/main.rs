@@ -16,6 +16,8 @@ mod killed;
 mod memory;
 #[cfg(feature = "postgres")]
 mod postgres;
+#[cfg(feature = "redis")]
+mod projections;
 mod random;
 #[cfg(feature = "redis")]
 mod redis;

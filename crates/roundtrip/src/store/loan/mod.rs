@@ -23,6 +23,8 @@ mod needs;
 mod read;
 mod record;
 mod shelf;
+#[cfg(feature = "redis")]
+mod steps;
 mod tick;
 pub(in crate::store) mod told;
 mod tray;
@@ -37,8 +39,10 @@ pub(in crate::store) use read::read;
 pub(in crate::store) use record::{Damaged, decode, encode};
 pub(in crate::store) use shelf::{Assumed, Shelf};
 #[cfg(feature = "redis")]
-pub(in crate::store) use tick::stop_lanes;
+pub(in crate::store) use steps::{Texts, routes};
 pub(in crate::store) use tick::{Ticked, shorten_leases, tick, tick_after};
+#[cfg(feature = "redis")]
+pub(in crate::store) use tick::{nothing, stop_lanes};
 #[cfg(feature = "redis")]
 pub(in crate::store) use want::Reached;
 pub(in crate::store) use want::{CountedRow, Found, Lender, LiveRow, Want};

@@ -100,6 +100,14 @@ pub(in crate::store) async fn shorten_leases<L: Lender>(
     Ok(Ticked { outcomes: Vec::new(), machine, fetched, tray, before })
 }
 
+/// A tick that does nothing.
+#[cfg(feature = "redis")]
+pub(in crate::store) fn nothing(options: Options, sight: &Sight<'_>) -> Ticked {
+    let (fetched, tray) = (Fetched::default(), Tray::default());
+    let machine = Machine::borrow(options, fetched.loan(sight));
+    Ticked { outcomes: Vec::new(), machine, fetched, tray, before: sight.numbers }
+}
+
 /// The tick of a process that finds acknowledged writes lost: nothing more is sent until a
 /// person or a reconciliation has matched what was sent.
 #[cfg(feature = "redis")]

@@ -17,6 +17,8 @@ const SETTINGS: [&str; 3] = ["appendonly", "appendfsync", "maxmemory-policy"];
 pub(super) struct Said {
     /// As `INFO server` has it; nothing, if it may not be asked.
     version: Option<String>,
+    /// Whether it is a node of a cluster, whatever the URL says.
+    pub(super) is_cluster: bool,
     /// Nothing, if it may not be asked.
     settings: Option<BTreeMap<String, String>>,
 }
@@ -33,14 +35,14 @@ pub(super) enum Finding {
 /// Asks the server.
 pub(super) async fn ask(link: &Link) -> Said {
     let info = link.run(redis::cmd("INFO").arg("server")).await.ok();
+    let info: String = info.and_then(|info| redis::from_redis_value(info).ok()).unwrap_or_default();
     let config = link.run(redis::cmd("CONFIG").arg("GET").arg(&SETTINGS)).await.ok();
-    Said { version: info.and_then(version), settings: config.and_then(settings) }
+    let is_cluster = line(&info, "redis_mode:").is_some_and(|mode| mode == "cluster");
+    Said { version: line(&info, "redis_version:"), is_cluster, settings: config.and_then(settings) }
 }
 
-fn version(info: Value) -> Option<String> {
-    let info: String = redis::from_redis_value(info).ok()?;
-    let line = info.lines().find_map(|line| line.strip_prefix("redis_version:"));
-    line.map(|version| version.trim().to_owned())
+fn line(info: &str, name: &str) -> Option<String> {
+    info.lines().find_map(|line| line.strip_prefix(name)).map(|said| said.trim().to_owned())
 }
 
 fn settings(config: Value) -> Option<BTreeMap<String, String>> {
@@ -98,7 +100,7 @@ mod tests {
     fn said(version: &str, [only, sync, policy]: [&str; 3]) -> Said {
         let settings = SETTINGS.iter().zip([only, sync, policy]);
         let settings = settings.map(|(name, value)| ((*name).to_owned(), value.to_owned())).collect();
-        Said { version: Some(version.to_owned()), settings: Some(settings) }
+        Said { version: Some(version.to_owned()), is_cluster: false, settings: Some(settings) }
     }
 
     /// Each finding by its first letter and the setting that it names.

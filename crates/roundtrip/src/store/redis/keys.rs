@@ -94,6 +94,9 @@ pub(super) fn keys_of(store: &str) -> Vec<(String, &'static str)> {
 /// Forgets what is left of a group's items.
 pub(super) const CLEAR: &str = include_str!("lua/clear.lua");
 
+/// Writes what a commit shows under keys of the user's naming.
+pub(super) const SHOW: &str = include_str!("lua/show.lua");
+
 /// Where a store's hints are published.
 pub(super) fn channel_of(store: &str) -> String {
     format!("roundtrip:{{{store}}}:hints")

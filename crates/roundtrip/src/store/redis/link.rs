@@ -192,8 +192,8 @@ impl Link {
     }
 
     /// Does all of these commands, or none if `numbers` changed since it was watched; answers
-    /// what the last of them brought.
-    pub(super) async fn commit(&self, commands: &[Cmd]) -> Result<Value, LinkError> {
+    /// what each of them brought.
+    pub(super) async fn commit(&self, commands: &[Cmd]) -> Result<Vec<Value>, LinkError> {
         let Some(mut connection) = self.to.lock().await.connection.clone() else { return Err(LinkError::Moved) };
         let mut all = Pipeline::with_capacity(commands.len() + 2);
         all.cmd("MULTI");
@@ -213,10 +213,7 @@ impl Link {
             Some(error) => Err(error.into()),
             None => match answers.into_iter().next_back() {
                 Some(Value::Nil) => Err(LinkError::Moved),
-                Some(Value::Array(mut brought)) => match brought.pop() {
-                    Some(last) => Ok(last),
-                    None => Err(Damaged::new("answers", "none").into()),
-                },
+                Some(Value::Array(brought)) => Ok(brought),
                 other => Err(Damaged::new("answers", format!("{other:?} to a commit")).into()),
             },
         }

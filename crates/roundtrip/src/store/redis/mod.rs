@@ -26,12 +26,13 @@ mod hints;
 mod keys;
 mod link;
 mod place;
+mod project;
 mod put;
 
 use std::sync::{Arc, OnceLock, PoisonError};
 use std::time::Duration;
 
-use redis::Cmd;
+use redis::{Cmd, Value};
 use tokio::sync::{Mutex, OnceCell, Semaphore};
 
 use ask::{Arguments, list};
@@ -41,11 +42,14 @@ use hints::Ear;
 use keys::{CLEAR, Key, Script, channel_of, keys_of};
 use link::{Link, LinkError};
 use place::Place;
+pub use project::ProjectionHealth;
+use project::Showing;
 use put::{Brought, Command};
 
 use super::loan::{self, Changes as Rows, Damaged, Numbers, Shelf, Sight, Ticked};
 use super::machine::next_epoch;
 use super::op::{Op, Outcome};
+use super::projection::{self, BadProjection, Projection};
 use super::query::{Query, Reply};
 use super::{Changes, Hints, Options, Store, StoreError, StoreFuture, Topic, check_batch};
 use crate::clock::Clock;
@@ -81,6 +85,8 @@ pub struct RedisStore {
     readers: Semaphore,
     /// What reads last heard.
     read: std::sync::Mutex<Option<Known>>,
+    /// What is shown under keys of the user's naming.
+    showing: Showing,
 }
 
 /// Where the data is.
@@ -120,7 +126,10 @@ struct Done<'a> {
     process: &'a str,
     epoch: u64,
     ticked: &'a Ticked,
+    changes: Rows<'a>,
     brought: Brought,
+    /// What is shown of it under keys of the user's naming.
+    shown: Vec<Cmd>,
     /// Whether it is written although it changed no row.
     must: bool,
     /// Whether there is a turn to give back.
@@ -167,6 +176,7 @@ impl RedisStore {
             writer: Mutex::default(),
             readers: Semaphore::new(READERS_MAX),
             read: std::sync::Mutex::default(),
+            showing: Showing::default(),
         })
     }
 
@@ -176,6 +186,40 @@ impl RedisStore {
     pub fn with_clock(mut self, clock: Arc<dyn Clock>) -> RedisStore {
         self.server.clock = Some(clock);
         self
+    }
+
+    /// The same, and shows what these projections say, in the commits that change it. Whoever
+    /// shares the store must be given the same projections: a commit shows what its own process
+    /// was told to.
+    pub fn with_projections(mut self, projections: Vec<Projection>) -> Result<RedisStore, BadProjection> {
+        if self.server.place.is_cluster && !projections.is_empty() {
+            return Err(BadProjection::OnCluster);
+        }
+        projection::check_each(&projections)?;
+        self.showing = Showing::new(projections);
+        Ok(self)
+    }
+
+    /// Whether everything that is to be shown is.
+    pub fn projection_health(&self) -> ProjectionHealth {
+        self.showing.health()
+    }
+
+    /// Shows all live requests again, as if they had just come: after projections were
+    /// changed, after keys were lost or freed, or in a store that was copied. Answers how many
+    /// requests there were. Others may go on meanwhile. Lists and counts tell of what happens, so
+    /// they are not written; what no live request has a part in stays as it is.
+    pub async fn project_again(&self) -> Result<u64, StoreError> {
+        let epoch = self.epoch().await?;
+        let (mut after, mut shown) = (None, 0);
+        loop {
+            let page = self.project_page(epoch, after).await?;
+            shown += page.requests;
+            match page.last {
+                Some(last) => after = Some(last),
+                None => return Ok(shown),
+            }
+        }
     }
 
     /// Connects now, so that what is wrong is told before the first call.
@@ -222,7 +266,11 @@ impl RedisStore {
             }
         }
         let mut refusals = Vec::new();
-        for finding in check::findings(&check::ask(&self.server.writing).await) {
+        let said = check::ask(&self.server.writing).await;
+        if said.is_cluster && !self.showing.is_empty() {
+            refusals.push(BadProjection::OnCluster.to_string());
+        }
+        for finding in check::findings(&said) {
             match finding {
                 Finding::Refuse(reason) => refusals.push(reason),
                 Finding::Warn(reason) => tracing::warn!(server = %self.server.name, "{reason}"),
@@ -249,8 +297,17 @@ impl RedisStore {
         let ticked = loan::shorten_leases(&mut flight, self.options, &sight).await?;
         let brought = std::mem::take(&mut flight.brought);
         let known = Known { numbers, ..known };
-        self.write(writer, known, Done { process: "0", epoch, ticked: &ticked, brought, must: true, has_turn: true })
-            .await?;
+        let done = Done {
+            process: "0",
+            epoch,
+            ticked: &ticked,
+            changes: ticked.changes()?,
+            brought,
+            shown: Vec::new(),
+            must: true,
+            has_turn: true,
+        };
+        self.write(writer, known, done).await?;
         Ok(epoch)
     }
 
@@ -299,7 +356,9 @@ impl RedisStore {
                 process: &process,
                 epoch,
                 ticked: &stopped,
+                changes: stopped.changes()?,
                 brought: Brought::default(),
+                shown: Vec::new(),
                 must: false,
                 has_turn: true,
             };
@@ -307,7 +366,9 @@ impl RedisStore {
             writer.rolled_back = false;
             return Err(LinkError::Moved);
         }
+        // What is shown is part of a transaction, which a commit by one script is not.
         if let Mode::Alone = mode
+            && self.showing.is_empty()
             && let Some(outcomes) = self.tick_at_hand(writer, &process, epoch, &known, batch).await?
         {
             return Ok(outcomes);
@@ -324,9 +385,11 @@ impl RedisStore {
         };
         // A token that was issued is never issued again, whatever becomes of the commit.
         writer.tokens = ticked.tokens();
+        let changes = ticked.changes()?;
+        let shown = self.showing.of_tick(&mut flight, &known.fixtures, &ticked, &changes).await?;
         let (brought, has_turn) = (std::mem::take(&mut flight.brought), matches!(flight.mode, Mode::Turn));
-        self.write(writer, known, Done { process: &process, epoch, ticked: &ticked, brought, must: false, has_turn })
-            .await?;
+        let done = Done { process: &process, epoch, ticked: &ticked, changes, brought, shown, must: false, has_turn };
+        self.write(writer, known, done).await?;
         let (outcomes, touched) = ticked.finish();
         self.hints.give(touched);
         Ok(outcomes)
@@ -334,7 +397,7 @@ impl RedisStore {
 
     /// Writes what a tick changed, and remembers where the store stands then.
     async fn write(&self, writer: &mut Writer, mut known: Known, done: Done<'_>) -> Result<(), LinkError> {
-        let changes = done.ticked.changes()?;
+        let changes = &done.changes;
         let writes = done.must || !changes.is_empty();
         if writes && known.run.is_empty() {
             known.run = format!("{:016x}{:016x}", fastrand::u64(..), fastrand::u64(..));
@@ -346,14 +409,17 @@ impl RedisStore {
             writer.known = Some(known);
             return Ok(());
         }
-        let commands = self.commands(&known, &changes, &done)?;
+        let commands = self.commands(&known, &done)?;
         // Whoever was stopped for long has a time that is long past.
         if known.heard.is_older_than(LATE_MAX) {
             return Err(LinkError::Moved);
         }
-        let heard = Heard::from_time(self.server.writing.commit(&commands).await?)?;
-        let alone = !done.has_turn && !done.must;
-        self.note(writer, known, heard, &Written { ticked: done.ticked, changes: &changes, epoch: done.epoch, alone });
+        let mut answers = self.server.writing.commit(&commands).await?;
+        let heard = Heard::from_time(answers.pop().unwrap_or(Value::Nil))?;
+        // Before the time there is what was shown.
+        self.showing.heed(answers.drain(answers.len().saturating_sub(done.shown.len())..));
+        let alone = !done.has_turn && !done.must && self.showing.is_empty();
+        self.note(writer, known, heard, &Written { ticked: done.ticked, changes, epoch: done.epoch, alone });
         Ok(())
     }
 
@@ -390,9 +456,9 @@ impl RedisStore {
         Ok(commands)
     }
 
-    /// The commands of a commit. The last tells the time.
-    fn commands(&self, known: &Known, changes: &Rows<'_>, done: &Done<'_>) -> Result<Vec<Cmd>, Damaged> {
-        let link = &self.server.writing;
+    /// The commands of a commit. The last tells the time, and those before it show.
+    fn commands(&self, known: &Known, done: &Done<'_>) -> Result<Vec<Cmd>, Damaged> {
+        let (link, changes) = (&self.server.writing, &done.changes);
         let rows = self.rows(known, changes, &done.brought, done.epoch)?;
         let mut commands = vec![link.on("HDEL", Key::Turn, &Arguments::of(["holder", "until"]))];
         commands.extend(rows.iter().map(|command| link.on(command.name, command.key, &command.arguments)));
@@ -404,7 +470,9 @@ impl RedisStore {
         }
         let mut publish = redis::cmd("PUBLISH");
         publish.arg(&self.server.channel).arg(hints::message(done.ticked.touched(), done.epoch));
-        commands.extend([publish, redis::cmd("TIME")]);
+        commands.push(publish);
+        commands.extend(done.shown.iter().cloned());
+        commands.push(redis::cmd("TIME"));
         Ok(commands)
     }
 

@@ -24,6 +24,7 @@ pub(super) struct Place {
     nodes: Vec<ConnectionInfo>,
     pub(super) name: String,
     pub(super) poll_only: bool,
+    pub(super) is_cluster: bool,
 }
 
 impl Place {
@@ -59,7 +60,7 @@ impl Place {
             let _chosen = rustls::crypto::ring::default_provider().install_default();
         }
         let nodes: Option<Vec<_>> = nodes.into_iter().map(|node| node.into_connection_info().ok()).collect();
-        Some(Place { nodes: nodes.filter(|nodes| !nodes.is_empty())?, name, poll_only })
+        Some(Place { nodes: nodes.filter(|nodes| !nodes.is_empty())?, name, poll_only, is_cluster })
     }
 
     /// As errors name it.
