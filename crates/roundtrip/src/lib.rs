@@ -9,6 +9,8 @@
 //! The modules, in the order of the flow:
 
 pub mod clock;
+#[cfg(feature = "redis")]
+mod foreign;
 mod persist;
 pub mod station;
 pub mod words;

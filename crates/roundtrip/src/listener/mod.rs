@@ -4,6 +4,7 @@
 //!   code ──▶ Submitter ─┐
 //!   time ──▶ Every ─────┼──▶ admit: the requests and the cursor in one commit ──▶ inbox
 //!   chain ─▶ Follower ──┤
+//!   list ──▶ RedisList ─┤
 //!   any other Source ───┘
 //! ```
 //!
@@ -14,15 +15,21 @@
 mod cursor;
 mod every;
 mod follow;
+#[cfg(feature = "redis")]
+mod list;
 mod submit;
 
 use std::future::Future;
 use std::sync::Arc;
 
+#[cfg(feature = "redis")]
+pub use crate::foreign::BadList;
 pub use cursor::{Cursor, Head};
 pub(crate) use cursor::{CursorStep, Origin};
 pub use every::{CatchUp, Every, Tick};
 pub use follow::{BlockSource, Follower, FollowerOptions, FollowerStats, SourceBlock, SourceError, SourceFuture, Tips};
+#[cfg(feature = "redis")]
+pub use list::{ListItem, RedisList};
 pub use submit::{Ending, SubmitError, Submitted, Submitter};
 
 use crate::clock::Clock;

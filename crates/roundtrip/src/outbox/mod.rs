@@ -2,12 +2,16 @@
 //! chains (see [`crate::sender`]); a [`Courier`] takes the others to a [`Sink`].
 
 mod courier;
+#[cfg(feature = "redis")]
+mod list;
 mod sink;
 mod targets;
 #[cfg(feature = "webhook")]
 mod webhook;
 
 pub use courier::{Courier, CourierOptions};
+#[cfg(feature = "redis")]
+pub use list::RedisListSink;
 pub use sink::{CallSink, ChannelSink, Handed, Sink, SinkError, SinkFuture};
 #[cfg(feature = "webhook")]
 pub use webhook::{BadEndpoint, Endpoint, Endpoints, WebhookOptions, WebhookSink};

@@ -13,6 +13,8 @@ mod file;
 mod follow;
 mod keeping;
 mod killed;
+#[cfg(feature = "redis")]
+mod lists;
 mod memory;
 #[cfg(feature = "postgres")]
 mod postgres;

@@ -26,6 +26,8 @@ use serde::{Deserialize, Serialize};
 #[cfg(feature = "redis")]
 pub(in crate::store) use show::{Lacking, Shower, Side, Step, Write};
 pub use stage::{Stage, States, UnknownState, Words};
+#[cfg(feature = "redis")]
+pub(crate) use template::Facts;
 pub use template::{BadTemplate, Template};
 
 use crate::words::RouteName;

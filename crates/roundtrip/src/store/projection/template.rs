@@ -187,6 +187,20 @@ impl Template {
         each.fold(Uses::default(), Uses::or)
     }
 
+    /// The answer as it is.
+    #[cfg(feature = "redis")]
+    pub(crate) fn response() -> Template {
+        Template { text: "{response}".into(), parts: vec![Part::Place(Place::Response(None))] }
+    }
+
+    /// Whether a delivery tells all that it asks for: what was answered, and to what.
+    pub(crate) fn fits_delivery(&self) -> bool {
+        self.parts.iter().all(|part| match part {
+            Part::Place(place) => !matches!(place, Place::State | Place::Request(_) | Place::Of(_)),
+            Part::Text(_) => true,
+        })
+    }
+
     /// The text for one request; nothing, if the request does not say what one of the places
     /// asks for.
     pub(crate) fn render(&self, facts: &Facts<'_>) -> Option<Vec<u8>> {
@@ -392,5 +406,8 @@ mod tests {
         assert_eq!(uses("a:{route}:{id}:{generation}:{number}"), Uses::default());
         assert_eq!(uses("{request/a}{state}"), Uses { request: true, state: true, ..Uses::default() });
         assert_eq!(uses("{response}{attempts}"), Uses { response: true, record: true, ..Uses::default() });
+        let fits = |text: &str| Template::new(text).unwrap().fits_delivery();
+        assert!(fits("{route}{id}{generation}{revision}{response/a}"));
+        assert!(!fits("{request/a}") && !fits("{state}") && !fits("{attempts}"));
     }
 }
