@@ -30,5 +30,7 @@ mod simulation;
 #[cfg(feature = "sqlite")]
 mod sqlite;
 mod stations;
+#[cfg(feature = "postgres")]
+mod views;
 #[cfg(feature = "webhook")]
 mod webhook;

@@ -16,7 +16,7 @@ use tokio_postgres::NoTls;
 use crate::sharing::{nothing_is_lost, sharing};
 
 /// The one server of this test run.
-fn server() -> &'static PostgresServer {
+pub(crate) fn server() -> &'static PostgresServer {
     static SERVER: OnceLock<PostgresServer> = OnceLock::new();
     SERVER.get_or_init(|| PostgresServer::start(&[]).unwrap())
 }

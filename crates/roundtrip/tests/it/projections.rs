@@ -203,6 +203,18 @@ async fn a_role_that_may_not_write_a_key_holds_nothing_up() {
     assert_eq!((health.left_out, health.last.unwrap().0), (1, "s2".to_owned()));
 }
 
+/// A route and its first request come in one commit.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_comes_with_its_route_is_shown() {
+    let bench = Bench::new();
+    let by_id = read(r#"{"route":"orders","key":"requests","as":{"set":"{number}"}}"#);
+    let store = RedisStore::new(&bench.server.url("main"), OPTIONS).unwrap().with_projections(vec![by_id]).unwrap();
+    let define = Define { route: route(), policy: policy() };
+    let batch = vec![define.into(), Admit { cursor: None, requests: vec![asked(1, 1)] }.into()];
+    assert!(store.apply(batch).await.unwrap().iter().all(Outcome::holds));
+    bench.check("SMEMBERS requests", "1");
+}
+
 /// More requests than one page, and more writes than one call of the script.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn everything_can_be_shown_again_page_by_page() {

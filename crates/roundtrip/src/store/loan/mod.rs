@@ -23,7 +23,6 @@ mod needs;
 mod read;
 mod record;
 mod shelf;
-#[cfg(feature = "redis")]
 mod steps;
 mod tick;
 pub(in crate::store) mod told;
@@ -38,7 +37,6 @@ pub(in crate::store) use known::Known;
 pub(in crate::store) use read::read;
 pub(in crate::store) use record::{Damaged, decode, encode};
 pub(in crate::store) use shelf::{Assumed, Shelf};
-#[cfg(feature = "redis")]
 pub(in crate::store) use steps::{Texts, routes};
 pub(in crate::store) use tick::{Ticked, shorten_leases, tick, tick_after};
 #[cfg(feature = "redis")]

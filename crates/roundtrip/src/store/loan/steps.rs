@@ -3,12 +3,14 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
+use super::FixtureRows;
 use super::changes::Changes;
 use super::tick::Ticked;
 use crate::inbox::{End, Request, RouteNo};
 use crate::store::disk::{Body, Fixture};
 use crate::store::journal::{Event, Subject};
-use crate::store::loan::{FixtureRows, Found, LiveRow};
+#[cfg(feature = "redis")]
+use crate::store::loan::{Found, LiveRow};
 use crate::store::projection::{Side, Stage, Step};
 use crate::words::{Payload, RequestId, RouteName, Seq};
 
@@ -19,6 +21,7 @@ pub(in crate::store) struct Texts {
     responses: HashMap<Seq, Payload>,
 }
 
+#[cfg(feature = "redis")]
 impl Texts {
     /// Takes in what was brought; answers whether it was anything.
     pub(in crate::store) fn take(&mut self, found: Vec<Found>) -> bool {
@@ -108,9 +111,13 @@ fn ends_of(changes: &Changes<'_>) -> BTreeMap<RequestId, VecDeque<End>> {
     ends
 }
 
-/// All routes by their numbers.
-pub(in crate::store) fn routes(fixtures: &FixtureRows) -> impl Iterator<Item = (RouteNo, &RouteName)> {
-    fixtures.values().filter_map(|fixture| match fixture {
+/// All routes by their numbers, with those that the tick defines.
+pub(in crate::store) fn routes<'a>(
+    fixtures: &'a FixtureRows,
+    changes: Option<&Changes<'a>>,
+) -> impl Iterator<Item = (RouteNo, &'a RouteName)> {
+    let new = changes.and_then(|changes| changes.fixtures);
+    fixtures.values().chain(new.into_iter().flat_map(FixtureRows::values)).filter_map(|fixture| match fixture {
         Fixture::Route { no, name, .. } => Some((*no, name)),
         _ => None,
     })

@@ -63,6 +63,7 @@ UNION ALL
 UNION ALL
 (SELECT 'queued', q.seq FROM queued q WHERE NOT EXISTS (SELECT FROM request r
     WHERE r.seq = q.seq AND r.route = q.route AND r.turn = q.turn) LIMIT 100)";
+const ROUTES: &str = "SELECT name, no, record FROM fixture WHERE kind = 0 ORDER BY name";
 const NOT_QUEUED: &str = "
 SELECT r.seq FROM request r WHERE r.turn IS NOT NULL AND NOT EXISTS (SELECT FROM queued q
     WHERE q.route = r.route AND q.turn = r.turn AND q.seq = r.seq) LIMIT 100";
@@ -323,6 +324,13 @@ impl Keeper for PostgresKeeper {
 
     async fn faults(&mut self) -> Result<Vec<Fault>, PgError> {
         let mut faults = Vec::new();
+        for row in self.wire.query(ROUTES, Vec::new()).await? {
+            let (name, no): (&str, i32) = (row.try_get(0)?, row.try_get(1)?);
+            let fixture: Fixture = decode("fixture", row.try_get(2)?)?;
+            if !matches!(fixture, Fixture::Route { no: is, .. } if i32::from(is.0) == no) {
+                faults.push(Fault::new(format!("route {name}"), "has a column no that is not as its record says"));
+            }
+        }
         let shown = self.check_columns(&mut faults).await?;
         self.check_shown(&mut faults, shown).await?;
         for row in self.wire.query(STRAY, Vec::new()).await? {

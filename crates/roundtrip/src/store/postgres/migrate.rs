@@ -11,7 +11,7 @@ use crate::store::loan::Damaged;
 /// The steps; a schema's version is how many of them it has seen.
 const STEPS: [&str; 1] = [include_str!("schema/0001.sql")];
 /// Which lock migrations of all schemas take.
-const LOCK: &str = "SELECT pg_advisory_xact_lock(7305517184)";
+pub(super) const LOCK: &str = "SELECT pg_advisory_xact_lock(7305517184)";
 const STARTED: &str = "SELECT 1 WHERE to_regclass($1) IS NOT NULL";
 const VERSION: &str = "SELECT coalesce(max(version), 0)::integer FROM migration";
 const RECORD: &str = "INSERT INTO migration (version) VALUES ($1)";

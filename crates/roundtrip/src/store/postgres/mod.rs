@@ -18,12 +18,14 @@
 //! connection that breaks during a commit leaves the outcome unknown, and the batch is to be
 //! replayed. Time is the server's.
 
+mod announce;
 mod archive;
 mod fetch;
 mod hints;
 mod migrate;
 mod read;
 mod tls;
+mod views;
 mod wire;
 mod write;
 
@@ -33,6 +35,7 @@ use std::time::Instant;
 use tokio::sync::{Mutex, OnceCell, Semaphore};
 use tokio_postgres::{Config, Row};
 
+use announce::Herald;
 pub(super) use archive::contents;
 use fetch::Desk;
 use hints::Bells;
@@ -41,8 +44,9 @@ use wire::{Call, PgError, Wire, int, param, time, uint};
 use write::Expected;
 
 use super::disk::{Fixture, HighWater};
-use super::loan::{self, Damaged, First, FixtureRows, Known, Numbers, Shelf, Sight, Ticked, decode};
+use super::loan::{self, Changes as Rows, Damaged, First, FixtureRows, Known, Numbers, Shelf, Sight, Ticked, decode};
 use super::op::{Op, Outcome};
+use super::projection::{Announcement, BadView, View, check_views};
 use super::query::{Query, Reply};
 use super::{Changes, Hints, Options, Store, StoreError, StoreFuture, Topic, check_batch};
 use crate::clock::Clock;
@@ -79,6 +83,16 @@ pub struct PostgresStore {
     writer: Mutex<Writer>,
     readers: Semaphore,
     idle_readers: std::sync::Mutex<Vec<Wire>>,
+    showing: Showing,
+}
+
+/// What is shown under names of the user's choice.
+#[derive(Default)]
+struct Showing {
+    /// The views that there are to be; if it is not said, those that there are.
+    views: Option<Vec<View>>,
+    announcements: Vec<Announcement>,
+    herald: OnceLock<Herald>,
 }
 
 /// Where the data is.
@@ -153,6 +167,7 @@ impl PostgresStore {
             writer: Mutex::default(),
             readers: Semaphore::new(READERS_MAX),
             idle_readers: std::sync::Mutex::default(),
+            showing: Showing::default(),
         })
     }
 
@@ -162,6 +177,16 @@ impl PostgresStore {
     pub fn with_clock(mut self, clock: Arc<dyn Clock>) -> PostgresStore {
         self.server.clock = Some(clock);
         self
+    }
+
+    /// The same, with these views and announcements. The start creates the views, replaces those
+    /// that are declared otherwise, and drops those that were this store's and are declared no more:
+    /// give all processes that share the store the same. A store that was never told of views leaves
+    /// them as they are.
+    pub fn with_views(mut self, views: Vec<View>, announcements: Vec<Announcement>) -> Result<PostgresStore, BadView> {
+        check_views(&views, &announcements)?;
+        self.showing = Showing { views: Some(views), announcements, herald: OnceLock::new() };
+        Ok(self)
     }
 
     /// Connects now, so that what is wrong is told before the first call.
@@ -178,7 +203,13 @@ impl PostgresStore {
         let mut wire = self.server.connect().await?;
         migrate::migrate(&mut wire, &self.server.name, &self.server.schema).await?;
         archive::refuse_half_copied(&mut wire, &self.server.name).await?;
+        if let Some(views) = &self.showing.views {
+            views::bring(&mut wire, &self.server.name, &self.server.schema, views).await?;
+        }
         let epoch = self.begin_epoch(&mut wire).await.map_err(|error| error.at(&self.server.name))?;
+        if !self.showing.announcements.is_empty() {
+            self.showing.herald.get_or_init(|| Herald::start(&self.server.dial));
+        }
         self.writer.lock().await.wire = Some(wire);
         if !self.server.poll_only {
             self.bells.get_or_init(|| Bells::hang(&self.server.dial, &self.server.schema, epoch, &self.hints));
@@ -297,7 +328,7 @@ impl PostgresStore {
     }
 
     /// Keeps in mind what a tick at these numbers left; says whether it wrote something.
-    fn note(&self, writer: &mut Writer, ticked: &Ticked, changes: &loan::Changes<'_>, numbers: Numbers) -> bool {
+    fn note(&self, writer: &mut Writer, ticked: &Ticked, changes: &Rows<'_>, numbers: Numbers) -> bool {
         let Seen { tick, version, fixtures, shelf, last } = &mut writer.seen;
         let wrote = !changes.is_empty();
         *tick += i64::from(wrote);
@@ -305,6 +336,7 @@ impl PostgresStore {
             *version = int(numbers.fixtures + 1);
             fixtures.extend(new.iter().map(|(key, fixture)| (key.clone(), fixture.clone())));
         }
+        self.announce(ticked, changes, fixtures);
         if let Some((last, _)) = last {
             *last = match changes.numbers {
                 Some(new) => new.after(numbers),
@@ -323,6 +355,14 @@ impl PostgresStore {
         }
         self.hints.give(touched);
         outcomes
+    }
+
+    /// Tells what a tick did to those who listen under names of the user's choice.
+    fn announce<'a>(&self, ticked: &'a Ticked, changes: &Rows<'a>, fixtures: &'a FixtureRows) {
+        let Some(herald) = self.showing.herald.get() else { return };
+        let routes = loan::routes(fixtures, None).collect();
+        let texts = loan::Texts::default();
+        herald.tell(announce::texts(&self.showing.announcements, &routes, &ticked.steps(changes, &texts)));
     }
 
     /// Looks at what there is, and then fetches what the batch needs.

@@ -41,8 +41,9 @@ const PUT_FIXTURES: &str = "
 WITH counts AS (
     INSERT INTO counted (route, state, requests) SELECT route, state, 0 FROM unnest($5::integer[]) route,
         generate_series(0, 8) state ON CONFLICT DO NOTHING)
-INSERT INTO fixture (kind, name, version, record)
-SELECT kind, name, $4, record FROM unnest($1::smallint[], $2::text[], $3::bytea[]) f(kind, name, record)
+INSERT INTO fixture (kind, name, version, record, no)
+SELECT kind, name, $4, record, no
+FROM unnest($1::smallint[], $2::text[], $3::bytea[], $6::integer[]) f(kind, name, record, no)
 ON CONFLICT (kind, name) DO UPDATE SET version = excluded.version, record = excluded.record";
 const INSERT_LIVE: &str = "
 INSERT INTO live (seq, id, route, key, admitted_at, encoding, payload, trace, occurrence, behind, state, turn, due,
@@ -564,16 +565,18 @@ fn write_fixtures<'a>(
     version: u64,
 ) -> Result<(), Damaged> {
     let (mut kinds, mut names, mut records) = (Vec::new(), Vec::new(), Vec::new());
-    let mut routes = Vec::new();
+    let mut numbers = Vec::new();
     for ((kind, name), fixture) in rows {
-        if let Fixture::Route { no, .. } = fixture {
-            routes.push(i32::from(no.0));
-        }
+        numbers.push(match fixture {
+            Fixture::Route { no, .. } => Some(i32::from(no.0)),
+            _ => None,
+        });
         kinds.push(i16::from(*kind));
         names.push(name.as_str());
         records.push(encode(fixture)?);
     }
-    let params = vec![param(kinds), param(names), param(records), param(int(version)), param(routes)];
+    let routes: Vec<i32> = numbers.iter().copied().flatten().collect();
+    let params = vec![param(kinds), param(names), param(records), param(int(version)), param(routes), param(numbers)];
     calls.push(Call::new(PUT_FIXTURES, params));
     Ok(())
 }

@@ -5,30 +5,43 @@
 //!   a request before and after a commit ──▶ what it shows in either ──▶ writes, in the same commit
 //! ```
 //!
-//! A projection is a description; a store writes it. One on a Redis server writes keys of the
-//! user's naming ([`Projection`], see [`crate::store::RedisStore::with_projections`]).
+//! A projection is a description; a store does what it says. One on a Redis server writes keys of
+//! the user's naming ([`Projection`], given to `RedisStore::with_projections`). One on a
+//! Postgres server has views ([`View`]), and notifies ([`Announcement`]; both given to
+//! `PostgresStore::with_views`).
 //!
-//! Failure modes: descriptions are checked before anything is written ([`check`]). A key that
-//! is something else already is left alone: the commit goes on without it, and the store
-//! tells how often that happened. What is shown can be written again at any time, since it
-//! follows from what the store keeps.
+//! Failure modes: descriptions are checked before anything is written ([`check`],
+//! [`check_views`]). A key that is something else already is left alone: the commit goes on without
+//! it, and the store tells how often that happened. What is shown can be written again at any
+//! time, since it follows from what the store keeps.
 
 #[cfg(feature = "redis")]
 mod show;
 mod stage;
-#[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "who has no keys only checks their names"))]
+#[cfg(any(feature = "postgres", feature = "redis"))]
+mod step;
+#[cfg_attr(
+    not(any(feature = "postgres", feature = "redis")),
+    allow(dead_code, reason = "who shows nothing only checks what was written")
+)]
 mod template;
+mod view;
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
 #[cfg(feature = "redis")]
-pub(in crate::store) use show::{Lacking, Shower, Side, Step, Write};
+pub(in crate::store) use show::{Lacking, Shower, Write};
 pub use stage::{Stage, States, UnknownState, Words};
-#[cfg(feature = "redis")]
+#[cfg(any(feature = "postgres", feature = "redis"))]
+pub(in crate::store) use step::{Side, Step};
+#[cfg(any(feature = "postgres", feature = "redis"))]
 pub(crate) use template::Facts;
 pub use template::{BadTemplate, Template};
+pub use view::{
+    Announcement, BadView, COLUMNS_MAX, ColumnSource, ColumnType, VIEWS_MAX, View, ViewColumn, check_views,
+};
 
 use crate::words::RouteName;
 #[cfg(feature = "redis")]

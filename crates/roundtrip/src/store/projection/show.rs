@@ -7,32 +7,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::template::{Facts, Uses};
-use super::{Form, Kind, ListEnd, OWN_PREFIX, Projection, Stage};
-use crate::inbox::{Request, RouteNo, State};
-use crate::words::{Payload, RequestId, RouteName, Seq};
+use super::{Form, Kind, ListEnd, OWN_PREFIX, Projection, Side, Stage, Step};
+use crate::inbox::{RouteNo, State};
+use crate::words::{RequestId, RouteName, Seq};
 
 /// Longest key; what would have a longer one is not shown.
 const KEY_BYTES_MAX: usize = 1024;
-
-/// A request before or after a commit.
-#[derive(Clone, Copy, Debug)]
-pub(in crate::store) struct Side<'a> {
-    pub(in crate::store) request: &'a Request,
-    pub(in crate::store) stage: Stage,
-    /// What it asks and what was answered, as far as that is at hand.
-    pub(in crate::store) body: Option<&'a Payload>,
-    pub(in crate::store) response: Option<&'a Payload>,
-}
-
-/// What a commit does to a request.
-#[derive(Clone, Copy, Debug)]
-pub(in crate::store) struct Step<'a> {
-    /// None, if it is new.
-    pub(in crate::store) before: Option<Side<'a>>,
-    pub(in crate::store) after: Side<'a>,
-    pub(in crate::store) new_body: bool,
-    pub(in crate::store) new_response: bool,
-}
 
 /// One write to a key of the user's naming.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -83,7 +63,7 @@ impl Step<'_> {
     fn touches(&self, projection: &Projection) -> Touch {
         let was = self.before.filter(|before| before.is_shown(projection));
         let is = self.after.is_shown(projection);
-        let stage_changed = self.before.is_none_or(|before| before.stage != self.after.stage);
+        let stage_changed = self.changes_stage();
         match (&projection.form, was) {
             (Form::List(_), Some(_)) if is && (stage_changed || self.new_body) => Touch::Shows,
             (Form::List(_) | Form::Count(_), None) if is => Touch::Shows,
@@ -301,8 +281,8 @@ impl Writes {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
     use super::*;
-    use crate::inbox::{LeaseMark, Occurrence, Occurrences, RowFlags, Standing, When};
-    use crate::words::{ClaimId, ErrorClass, ErrorNote, Height, OccurrenceId, Token, UnixMs, WorkerName};
+    use crate::inbox::{LeaseMark, Occurrence, Occurrences, Request, RowFlags, Standing, When};
+    use crate::words::{ClaimId, ErrorClass, ErrorNote, Height, OccurrenceId, Payload, Token, UnixMs, WorkerName};
 
     fn request(state: State) -> Request {
         let occurrence = Occurrence {

@@ -194,6 +194,7 @@ impl Template {
     }
 
     /// Whether a delivery tells all that it asks for: what was answered, and to what.
+    #[cfg(feature = "redis")]
     pub(crate) fn fits_delivery(&self) -> bool {
         self.parts.iter().all(|part| match part {
             Part::Place(place) => !matches!(place, Place::State | Place::Request(_) | Place::Of(_)),
@@ -406,6 +407,11 @@ mod tests {
         assert_eq!(uses("a:{route}:{id}:{generation}:{number}"), Uses::default());
         assert_eq!(uses("{request/a}{state}"), Uses { request: true, state: true, ..Uses::default() });
         assert_eq!(uses("{response}{attempts}"), Uses { response: true, record: true, ..Uses::default() });
+    }
+
+    #[cfg(feature = "redis")]
+    #[test]
+    fn a_delivery_tells_of_the_answer_alone() {
         let fits = |text: &str| Template::new(text).unwrap().fits_delivery();
         assert!(fits("{route}{id}{generation}{revision}{response/a}"));
         assert!(!fits("{request/a}") && !fits("{state}") && !fits("{attempts}"));

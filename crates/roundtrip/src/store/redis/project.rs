@@ -71,17 +71,17 @@ impl Showing {
     }
 
     /// What a tick shows.
-    pub(super) async fn of_tick(
+    pub(super) async fn of_tick<'a>(
         &self,
         flight: &mut Flight<'_>,
-        fixtures: &FixtureRows,
-        ticked: &Ticked,
-        changes: &Rows<'_>,
+        fixtures: &'a FixtureRows,
+        ticked: &'a Ticked,
+        changes: &Rows<'a>,
     ) -> Result<Vec<Cmd>, LinkError> {
         if self.is_empty() || (changes.live.is_empty() && changes.gone.is_empty()) {
             return Ok(Vec::new());
         }
-        let shower = Shower::new(&self.projections, routes(fixtures));
+        let shower = Shower::new(&self.projections, routes(fixtures, Some(changes)));
         let lacking = shower.lacking(&ticked.steps(changes, &Texts::default()));
         let texts = fetch(flight, lacking).await?;
         Ok(self.commands(&shower, &ticked.steps(changes, &texts)))
@@ -190,7 +190,7 @@ impl RedisStore {
         let known = Known { numbers, ..known };
         let rows = self.page(&mut flight, &known.fixtures, after).await?;
         let shows: Vec<Projection> = self.showing.projections.iter().filter(|by| is_a_state(by)).cloned().collect();
-        let shower = Shower::new(&shows, routes(&known.fixtures));
+        let shower = Shower::new(&shows, routes(&known.fixtures, None));
         let lacking = shower.lacking(&Texts::default().steps_of(&rows));
         let texts = fetch(&mut flight, lacking).await?;
         let shown = self.showing.commands(&shower, &texts.steps_of(&rows));
@@ -214,7 +214,7 @@ impl RedisStore {
         after: Option<Seq>,
     ) -> Result<Vec<LiveRow>, LinkError> {
         let shown = |name: &RouteName| self.showing.projections.iter().any(|by| by.route == *name);
-        let routes = routes(fixtures).filter(|(_, name)| shown(name));
+        let routes = routes(fixtures, None).filter(|(_, name)| shown(name));
         let of: Vec<_> = routes.flat_map(|(no, _)| StateKind::LIVE.map(|state| (no, state))).collect();
         if of.is_empty() {
             return Ok(Vec::new());

@@ -20,12 +20,13 @@ CREATE TABLE numbers (
 INSERT INTO numbers VALUES (true, 0, 0, 1, 1, 1, 1, 1, 1, 0);
 
 -- Routes, origins, lanes, cursors, seats. `version` is the tick's, so that a process reads
--- only what changed since it last looked.
+-- only what changed since it last looked. `no` is a route's number, by which views find it.
 CREATE TABLE fixture (
     kind    smallint NOT NULL CHECK (kind BETWEEN 0 AND 7),
     name    text NOT NULL,
     version bigint NOT NULL,
     record  bytea NOT NULL,
+    no      integer CHECK ((no IS NOT NULL) = (kind = 0)),
     PRIMARY KEY (kind, name)
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
 CREATE INDEX fixture_version ON fixture (version);
