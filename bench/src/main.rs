@@ -78,6 +78,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     if !in_flights.is_empty() {
         redis::beside_floor(&mut report, scale, &in_flights)?;
     }
+    if wanted("redis-projections") {
+        redis::beside_unshown(&mut report, scale)?;
+    }
     if wanted("redis-memory") {
         redis::weights(&mut report)?;
     }

@@ -9,6 +9,7 @@ use redis::Script;
 use redis::aio::MultiplexedConnection;
 use roundtrip::store::op::{Admit, Define};
 use roundtrip::store::policy::{Gate, RoutePolicy};
+use roundtrip::store::projection::{Form, ListEnd, ListForm, MapForm, Projection, Template};
 use roundtrip::store::{Batched, Options, RedisStore, Store, StoreExt};
 use roundtrip::testkit::servers::RedisServer;
 
@@ -44,8 +45,26 @@ async fn told(server: &RedisServer, section: &str, name: &str) -> Result<f64, Fa
 /// A rate, and how much was logged for each lifecycle.
 type Measured = (f64, f64);
 
+/// What a dashboard may read: what is asked, by id; where it is; and what happened last.
+fn projections() -> Result<Vec<Projection>, Failure> {
+    let text = Template::new;
+    let map = |value| Ok::<_, Failure>(Form::Map(MapForm { field: text("{id}")?, value: text(value)? }));
+    let news = ListForm { value: text("{id} {state}")?, max: 1000, end: ListEnd::Right };
+    let of = |key: &str, form: Form| Ok::<_, Failure>(Projection::new(route(), text(key)?, form));
+    Ok(vec![of("requests", map("{request}")?)?, of("states", map("{state}")?)?, of("news", Form::List(news))?])
+}
+
 async fn open(server: &RedisServer, name: &str) -> Result<Batched<RedisStore>, Failure> {
-    let store = Batched::new(RedisStore::new(&server.url(name), Options::default())?);
+    open_showing(server, name, Vec::new()).await
+}
+
+async fn open_showing(
+    server: &RedisServer,
+    name: &str,
+    projections: Vec<Projection>,
+) -> Result<Batched<RedisStore>, Failure> {
+    let store = RedisStore::new(&server.url(name), Options::default())?.with_projections(projections)?;
+    let store = Batched::new(store);
     let policy = RoutePolicy { publish_on: Gate::Seen, capacity: 10_000_000, ..RoutePolicy::default() };
     store.apply_one(Define { route: route(), policy }).await?;
     Ok(store)
@@ -185,6 +204,29 @@ pub(crate) fn beside_floor(report: &mut Report, scale: Scale, in_flights: &[usiz
         report.speed(bench.clone(), median(rates), beside(), median(floors), "lifecycles/s");
         report.cost(format!("{bench}, log"), median(bytes), beside(), median(floor_bytes), "bytes/lifecycle");
     }
+    report.store = "sqlite";
+    Ok(())
+}
+
+/// Speed with and without projections, each in turn.
+pub(crate) fn beside_unshown(report: &mut Report, scale: Scale) -> Result<(), Failure> {
+    report.store = "redis";
+    let server = RedisServer::start(RedisServer::SYNCED)?;
+    let count = (scale.lifecycles * 64) as u64;
+    let rate = async |projections: Vec<Projection>| {
+        let store = open_showing(&server, "shown", projections).await?;
+        let rate = run(store.clone(), &[], 0, IN_FLIGHT, count).await?;
+        store.close().await?;
+        empty(&server).await?;
+        Ok::<f64, Failure>(rate)
+    };
+    let (mut shown, mut plain) = (Vec::new(), Vec::new());
+    for _ in 0..scale.rounds {
+        shown.push(runtime()?.block_on(rate(projections()?))?);
+        plain.push(runtime()?.block_on(rate(Vec::new()))?);
+    }
+    let bench = "redis, two maps and a list shown".to_owned();
+    report.speed(bench, median(shown), "nothing shown".to_owned(), median(plain), "lifecycles/s");
     report.store = "sqlite";
     Ok(())
 }

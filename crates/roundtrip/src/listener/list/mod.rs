@@ -20,8 +20,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use redis::aio::MultiplexedConnection;
 use redis::{RedisError, Script};
 use serde_json::json;
+use tokio::sync::Mutex;
 
 use super::{Source, request_with_id};
 use crate::clock::Clock;
@@ -74,6 +76,8 @@ pub struct RedisList {
     make: Make,
     rejected: String,
     server: Foreign,
+    /// The connection that waits for items, once there is one.
+    waiting: Mutex<Option<MultiplexedConnection>>,
     take: Script,
     done: Script,
 }
@@ -95,6 +99,7 @@ impl RedisList {
             name,
             from: ListEnd::Left,
             make: Box::new(make),
+            waiting: Mutex::default(),
             take: Script::new(include_str!("take.lua")),
             done: Script::new(include_str!("done.lua")),
         })
@@ -166,7 +171,7 @@ fn fate(outcome: &Outcome) -> Result<Fate, String> {
         Outcome::Applied(_) | Outcome::Duplicate(_) => Ok(Fate::Stored),
         Outcome::Full(_) => Ok(Fate::Waits),
         // That is no fault of the item's.
-        Outcome::Invalid(Invalid::UnknownRoute(route)) => Err(format!("route {route} is not defined")),
+        Outcome::Invalid(why @ (Invalid::UnknownRoute(_) | Invalid::IdIsNotTheHash { .. })) => Err(why.to_string()),
         Outcome::Invalid(reason) => Ok(Fate::Rejected(reason.to_string())),
         refused => Err(format!("the store answered {refused:?}")),
     }
@@ -285,18 +290,20 @@ impl RedisList {
 
     /// Forgets what is in the store, and puts away what no store takes.
     async fn settle(&self, items: &[ListItem], fates: &[Fate]) -> Result<(), ForeignError> {
-        let mut arguments = Vec::with_capacity(2 * items.len());
+        let (mut arguments, mut rejected) = (Vec::with_capacity(2 * items.len()), Vec::new());
         for (item, fate) in items.iter().zip(fates) {
-            let entry = match fate {
-                Fate::Waits => continue,
-                Fate::Stored => Vec::new(),
+            let number = item.number.to_string().into_bytes();
+            match fate {
+                Fate::Waits => {}
+                Fate::Stored => arguments.extend([number, Vec::new()]),
                 Fate::Rejected(reason) => {
                     tracing::warn!(list = %self.list, number = item.number, %reason, rejected = %self.rejected, "an item is no request");
-                    entry(item, reason)
+                    rejected.extend([number, entry(item, reason)]);
                 }
-            };
-            arguments.extend([item.number.to_string().into_bytes(), entry]);
+            }
         }
+        // Last, so that nobody else waits if that list is none.
+        arguments.append(&mut rejected);
         if arguments.is_empty() {
             return Ok(());
         }
@@ -311,10 +318,16 @@ impl RedisList {
             ListEnd::Left => "LEFT",
             ListEnd::Right => "RIGHT",
         };
-        let mut connection = self.server.open(WAIT_MAX).await?;
+        // A call that waits holds up all others on its connection.
+        let mut held = self.waiting.lock().await;
+        let mut connection = match held.take() {
+            Some(connection) => connection,
+            None => self.server.open(WAIT_MAX).await?,
+        };
         let mut wait = redis::cmd("BLMOVE");
         wait.arg(&self.list).arg(&self.list).arg(end).arg(end).arg(WAIT.as_secs());
         let _item: Option<Vec<u8>> = wait.query_async(&mut connection).await?;
+        *held = Some(connection);
         Ok(())
     }
 }
@@ -343,6 +356,9 @@ mod tests {
         assert!(matches!(fate(&large), Ok(Fate::Rejected(reason)) if reason.contains("9 bytes")));
         assert!(fate(&Outcome::Invalid(Invalid::UnknownRoute(route))).unwrap_err().contains("not defined"));
         assert!(fate(&Outcome::Stale(Stale::Cursor(None))).is_err());
+        let (given, hash) = (RequestId([1; 32]), RequestId([2; 32]));
+        let other = Outcome::Invalid(Invalid::IdIsNotTheHash { given, hash });
+        assert!(fate(&other).unwrap_err().contains("by its route's identity"), "its route is set up otherwise");
     }
 
     #[test]

@@ -6,6 +6,10 @@ mod embedded;
 #[path = "../../../examples/fan_in.rs"]
 #[allow(dead_code, reason = "an example has a main that a test does not call")]
 mod fan_in;
+#[cfg(feature = "redis")]
+#[path = "../../../examples/lists.rs"]
+#[allow(dead_code, reason = "an example has a main that a test does not call")]
+mod lists;
 #[path = "../../../examples/periodic.rs"]
 #[allow(dead_code, reason = "an example has a main that a test does not call")]
 mod periodic;
@@ -28,6 +32,14 @@ async fn periodic_in_memory() {
 #[tokio::test(start_paused = true)]
 async fn fan_in_in_memory() {
     fan_in::run("memory:").await.unwrap();
+}
+
+#[cfg(feature = "redis")]
+#[tokio::test]
+async fn lists_on_redis() {
+    use roundtrip::testkit::servers::RedisServer;
+    let server = RedisServer::start(RedisServer::SYNCED).unwrap();
+    lists::run(&format!("redis://{}", server.address())).await.unwrap();
 }
 
 #[cfg(feature = "sqlite")]
