@@ -13,6 +13,8 @@ use crate::words::{RequestId, RouteName, Seq};
 
 /// Longest key; what would have a longer one is not shown.
 const KEY_BYTES_MAX: usize = 1024;
+/// Most arguments of one write, less than a script can pass on.
+const ARGUMENTS_MAX: usize = 1000;
 
 /// One write to a key of the user's naming.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,6 +24,8 @@ pub(in crate::store) struct Write {
     pub(in crate::store) key: Vec<u8>,
     pub(in crate::store) command: &'static str,
     pub(in crate::store) arguments: Vec<Vec<u8>>,
+    /// Whether another of its kind to the same key may go with it.
+    pub(in crate::store) joins: bool,
 }
 
 /// What must be at hand before it can be told what is shown.
@@ -122,7 +126,8 @@ impl<'a> Shower<'a> {
             }
         }
         // What goes comes before what takes its place.
-        (writes.gone.into_iter().chain(writes.put).chain(writes.last.into_values()).collect(), writes.refused)
+        let (gone, put) = (joined(writes.gone), joined(writes.put));
+        (gone.into_iter().chain(put).chain(writes.last.into_values()).collect(), writes.refused)
     }
 
     fn touched<'s>(
@@ -134,6 +139,25 @@ impl<'a> Shower<'a> {
             of.into_iter().flat_map(move |(route, all)| all.iter().map(move |projection| (step, *route, *projection)))
         })
     }
+}
+
+/// Writes to one key that take any number of fields, members or items become one.
+fn joined(writes: Vec<Write>) -> Vec<Write> {
+    let mut first: BTreeMap<(Vec<u8>, &'static str), usize> = BTreeMap::new();
+    let mut all: Vec<Write> = Vec::with_capacity(writes.len());
+    for mut write in writes {
+        if write.joins {
+            let place = (write.key.clone(), write.command);
+            let same = first.get(&place).and_then(|&at| all.get_mut(at));
+            if let Some(same) = same.filter(|same| same.arguments.len() + write.arguments.len() <= ARGUMENTS_MAX) {
+                same.arguments.append(&mut write.arguments);
+                continue;
+            }
+            first.insert(place, all.len());
+        }
+        all.push(write);
+    }
+    all
 }
 
 impl Lacking {
@@ -201,7 +225,7 @@ impl Writes {
         match (&projection.form, projection.keep_ms) {
             (Form::String(_) | Form::Hash(_), Some(ms)) => {
                 let (kind, arguments) = (projection.form.kind(), vec![number(ms)]);
-                self.gone.push(Write { kind, key: place.key, command: "PEXPIRE", arguments });
+                self.gone.push(Write { kind, key: place.key, command: "PEXPIRE", arguments, joins: false });
             }
             _ => self.remove(place, projection),
         }
@@ -214,7 +238,8 @@ impl Writes {
             Form::Set(_) => ("SREM", vec![place.part]),
             Form::List(_) | Form::Count(_) => return,
         };
-        self.gone.push(Write { kind: projection.form.kind(), key: place.key, command, arguments });
+        let (kind, joins) = (projection.form.kind(), !projection.form.is_owned());
+        self.gone.push(Write { kind, key: place.key, command, arguments, joins });
     }
 
     fn show(&mut self, step: &Step<'_>, route: &RouteName, projection: &Projection) {
@@ -233,7 +258,8 @@ impl Writes {
     fn put(&mut self, place: Where, facts: &Facts<'_>, projection: &Projection, stage: Stage) {
         let kind = projection.form.kind();
         let Where { key, part } = place.clone();
-        let write = |command, arguments| Write { kind, key: key.clone(), command, arguments };
+        let joins = matches!(projection.form, Form::Map(_) | Form::Set(_) | Form::List(_));
+        let write = |command, arguments| Write { kind, key: key.clone(), command, arguments, joins };
         let ends = projection.keep_ms.filter(|_| !stage.is_live()).map(number);
         let put = match &projection.form {
             Form::String(value) => value.render(facts).map(|value| {
@@ -440,6 +466,30 @@ mod tests {
             r#"{"route":"r","key":"stats","as":{"count":{"field":"total"}}}"#,
             &[(Stage::Queued, &["HINCRBY stats total 1"]), (Stage::Leased, &[]), (Stage::Settled, &[])],
         );
+    }
+
+    #[test]
+    fn writes_to_one_key_are_one_up_to_a_bound() {
+        let write = |command: &'static str, key: &str, part: &str, joins| Write {
+            kind: Kind::Hash,
+            key: key.into(),
+            command,
+            arguments: vec![part.into(), "v".into()],
+            joins,
+        };
+        let writes = vec![
+            write("HSET", "a", "1", true),
+            write("HSET", "b", "2", true),
+            write("SET", "a", "3", false),
+            write("HSET", "a", "4", true),
+            write("SET", "a", "5", false),
+        ];
+        let joined_up: Vec<(Vec<u8>, usize)> =
+            joined(writes).into_iter().map(|write| (write.key, write.arguments.len())).collect();
+        assert_eq!(joined_up, [(b"a".to_vec(), 4), (b"b".to_vec(), 2), (b"a".to_vec(), 2), (b"a".to_vec(), 2)]);
+        let many = (0..ARGUMENTS_MAX).map(|_| write("HSET", "a", "1", true)).collect();
+        let lengths: Vec<usize> = joined(many).iter().map(|write| write.arguments.len()).collect();
+        assert_eq!(lengths, [ARGUMENTS_MAX, ARGUMENTS_MAX]);
     }
 
     #[test]

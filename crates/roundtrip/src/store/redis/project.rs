@@ -28,8 +28,8 @@ use crate::store::loan::{self, Damaged, FixtureRows, Found, Lender, LiveRow, Tex
 use crate::store::projection::{Form, Lacking, Projection, Shower, Step, Write};
 use crate::words::{REPLY_BYTES_MAX, RouteName, Seq};
 
-/// How many writes one call of the script makes at most.
-const WRITES_MAX: usize = 1000;
+/// How many arguments one call of the script has, beyond which the next write is another call's.
+const ARGUMENTS_MAX: usize = 20_000;
 /// How many requests are shown again in one commit.
 const PAGE: usize = 256;
 
@@ -92,7 +92,7 @@ impl Showing {
         if refused > 0 {
             self.note(refused, "".to_owned(), "it would be the store's own, empty or too long".to_owned());
         }
-        writes.chunks(WRITES_MAX).map(command).collect()
+        calls(&writes)
     }
 
     /// Looks at what came of showing.
@@ -142,17 +142,24 @@ fn seqs_of(found: &[Found]) -> BTreeSet<Seq> {
     bodies.flatten().collect()
 }
 
-/// One call of the script.
-fn command(writes: &[Write]) -> Cmd {
-    let mut show = redis::cmd("EVAL");
-    show.arg(SHOW).arg(0);
-    for Write { kind, key, command, arguments } in writes {
+/// Calls of the script, as few as its bound allows.
+fn calls(writes: &[Write]) -> Vec<Cmd> {
+    let (mut calls, mut length): (Vec<Cmd>, usize) = (Vec::new(), ARGUMENTS_MAX);
+    for Write { kind, key, command, arguments, .. } in writes {
+        if length >= ARGUMENTS_MAX {
+            let mut show = redis::cmd("EVAL");
+            show.arg(SHOW).arg(0);
+            calls.push(show);
+            length = 0;
+        }
+        let Some(show) = calls.last_mut() else { break };
         show.arg(kind.word()).arg(&key[..]).arg(*command).arg(arguments.len());
         arguments.iter().for_each(|argument| {
             show.arg(&argument[..]);
         });
+        length += 4 + arguments.len();
     }
-    show
+    calls
 }
 
 /// How many writes were left out, and of the first its key and why.
@@ -232,4 +239,27 @@ impl RedisStore {
 /// Whether a projection shows what is, and not what happens.
 fn is_a_state(projection: &Projection) -> bool {
     !matches!(projection.form, Form::List(_) | Form::Count(_))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::projection::Kind;
+
+    #[test]
+    fn calls_are_as_few_as_their_bound_allows() {
+        let write = |arguments: usize| Write {
+            kind: Kind::Set,
+            key: b"key".to_vec(),
+            command: "SADD",
+            arguments: vec![b"member".to_vec(); arguments],
+            joins: true,
+        };
+        assert_eq!(calls(&[]).len(), 0);
+        assert_eq!(calls(&[write(1), write(1000)]).len(), 1);
+        let many: Vec<Write> = (0..30).map(|_| write(1000)).collect();
+        assert_eq!(calls(&many).len(), 2);
+        let arguments: usize = calls(&many).iter().map(|call| call.args_iter().count() - 3).sum();
+        assert_eq!(arguments, 30 * 1004, "each write once");
+    }
 }

@@ -7,12 +7,15 @@
 -- that has, and those.
 -- Answer: how many writes were left out, and of the first its key and what was said about it.
 local at, left_out, of, why = 1, 0, '', ''
+-- What is wrong with a key, if something is; each is looked at once.
+local wrong = {}
 while at <= #ARGV do
   local kind, key, command, count = ARGV[at], ARGV[at + 1], ARGV[at + 2], tonumber(ARGV[at + 3])
-  local found = redis.pcall('TYPE', key)
-  local said = found.err
-  if not said and found.ok ~= 'none' and found.ok ~= kind then
-    said = 'it is a ' .. found.ok .. ', not a ' .. kind
+  local said = wrong[kind .. key]
+  if said == nil then
+    local found = redis.pcall('TYPE', key)
+    said = found.err or (found.ok ~= 'none' and found.ok ~= kind and 'it is a ' .. found.ok .. ', not a ' .. kind)
+    wrong[kind .. key] = said or false
   end
   if not said then
     local done = redis.pcall(command, key, unpack(ARGV, at + 4, at + 3 + count))
