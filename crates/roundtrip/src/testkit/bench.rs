@@ -45,6 +45,16 @@ impl<H: Harness + ?Sized> Harness for Arc<H> {
     }
 }
 
+impl<H: Harness + ?Sized> Harness for Box<H> {
+    fn open(&self, clock: Arc<dyn Clock>, options: Options) -> StoreFuture<'_, Arc<dyn Store>> {
+        (**self).open(clock, options)
+    }
+
+    fn place(&self) -> Option<Place> {
+        (**self).place()
+    }
+}
+
 /// The memory store's data.
 #[derive(Default)]
 pub struct InMemory(OnceLock<MemoryStore>);

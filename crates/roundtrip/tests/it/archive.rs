@@ -24,6 +24,9 @@ const LIVES: u64 = 12;
 /// How many batches each of them lasts.
 const BATCHES: usize = 120;
 
+/// The seed of a life that has something of everything; another is looked for, should that change.
+const FULL_LIFE: u64 = 129;
+
 /// A file in a folder of its own.
 struct Folder(TempDir);
 
@@ -116,9 +119,8 @@ impl Covered {
         self.states.extend(counts.iter().filter(|count| count.requests > 0).map(|count| count.state));
     }
 
-    fn assert_all(&self) {
-        assert_eq!(self.kinds, Kind::ALL.into());
-        assert_eq!(self.states, StateKind::LIVE.into());
+    fn is_all(&self) -> bool {
+        self.kinds == Kind::ALL.into() && self.states == StateKind::LIVE.into()
     }
 }
 
@@ -156,7 +158,61 @@ async fn a_copy_shows_the_same_and_goes_on_alike() {
             bench.verify().await;
         }
     }
-    covered.assert_all();
+    assert!(covered.is_all());
+}
+
+/// A new store of each kind.
+fn kinds() -> Vec<(&'static str, Box<dyn Harness>)> {
+    vec![
+        ("memory", Box::new(InMemory::default())),
+        ("sqlite", Box::new(OnDisk::default())),
+        #[cfg(feature = "postgres")]
+        ("postgres", Box::new(crate::postgres::OnServer::default())),
+        #[cfg(feature = "redis")]
+        ("redis", Box::new(crate::redis::OnServer::default())),
+        #[cfg(feature = "redis")]
+        ("redis-cluster", Box::new(crate::redis::OnServer::on_cluster())),
+    ]
+}
+
+/// A life in which there is something of everything.
+async fn full_life() -> (Bench, Picture) {
+    for seed in FULL_LIFE..FULL_LIFE + 1000 {
+        let (mut bench, _) = lived(InMemory::default(), seed).await;
+        let (mut covered, verdict) = (Covered::default(), sound(bench.close()).await);
+        bench.restart().await;
+        covered.add(&bench, &verdict).await;
+        if covered.is_all() {
+            let picture = picture(&bench).await;
+            return (bench, picture);
+        }
+    }
+    panic!("no life has something of everything")
+}
+
+/// From every kind of store to every kind: all that was there arrives, and shows the same.
+#[tokio::test]
+async fn every_kind_of_store_is_copied_to_every_kind() {
+    let (mut life, expected) = full_life().await;
+    let now = life.clock.now();
+    let all = sound(life.close()).await.records;
+    let mut sources = Vec::new();
+    for (kind, harness) in kinds() {
+        let mut source = Bench::open_with(harness, OPTIONS).await;
+        source.clock.set(now);
+        assert_eq!(copied(life.close(), source.close()).await.records, all, "memory to {kind}");
+        sources.push((kind, source));
+    }
+    for (from, source) in &mut sources {
+        for (to, harness) in kinds() {
+            let mut copy = Bench::open_with(harness, OPTIONS).await;
+            copy.clock.set(now);
+            assert_eq!(copied(source.close(), copy.close()).await.records, all, "{from} to {to}");
+            assert_eq!(sound(copy.close()).await.records, all, "{from} to {to}");
+            copy.restart().await;
+            expected.assert_same(&picture(&copy).await, format!("{from} to {to}"));
+        }
+    }
 }
 
 #[tokio::test]
@@ -276,25 +332,120 @@ async fn damage_to_a_file_is_named() {
     }
 }
 
-#[cfg(feature = "postgres")]
-mod on_postgres {
-    use roundtrip::store::PostgresStore;
-    use tokio_postgres::NoTls;
-
+#[cfg(any(feature = "postgres", feature = "redis"))]
+mod on_servers {
     use super::*;
-    use crate::postgres::OnServer;
 
-    /// A schema of its own.
-    fn schema() -> String {
-        match OnServer::default().place() {
+    /// Where nothing is yet, on each server.
+    fn new_places() -> Vec<String> {
+        let url = |harness: &dyn Harness| match harness.place() {
             Some(Place::Url(url)) => url,
             _ => panic!("a store on a server has a URL"),
-        }
+        };
+        vec![
+            #[cfg(feature = "postgres")]
+            url(&crate::postgres::OnServer::default()),
+            #[cfg(feature = "redis")]
+            url(&crate::redis::OnServer::default()),
+        ]
     }
 
     async fn start(url: &str) -> Result<(), StoreError> {
-        PostgresStore::new(url, OPTIONS).unwrap().start().await
+        roundtrip::store::open(url, OPTIONS)?.counts().await.map(drop)
     }
+
+    #[tokio::test]
+    async fn a_copy_that_is_stopped_anywhere_goes_on_where_it_was() {
+        let source = lived_file(8).await;
+        let all = sound(source.place()).await.records;
+        for pages in 1..=Kind::ALL.len() as u64 {
+            for url in new_places() {
+                let back = Folder::new();
+                assert_eq!(copy_pages(source.place(), &*url, pages).await, Err(CopyError::Stopped));
+                assert!(matches!(start(&url).await, Err(StoreError::HalfCopied { .. })));
+                assert!(matches!(verify(&*url).await, Err(StoreError::HalfCopied { .. })));
+                let rest = copied(source.place(), &*url).await;
+                assert_eq!((rest.resumed, &rest.records), (true, &all));
+                assert_eq!(sound(&*url).await.records, all);
+                assert_eq!(copy_pages(&*url, back.place(), pages).await, Err(CopyError::Stopped));
+                let rest = copied(&*url, back.place()).await;
+                assert_eq!((rest.resumed, &rest.records), (true, &all));
+                start(&url).await.unwrap();
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn what_was_half_copied_from_elsewhere_is_copied_anew() {
+        let (one, two) = (lived_file(9).await, lived_file(10).await);
+        for url in new_places() {
+            assert_eq!(copy_pages(one.place(), &*url, 7).await, Err(CopyError::Stopped));
+            let again = copied(two.place(), &*url).await;
+            assert!(!again.resumed);
+            assert_eq!(sound(&*url).await.records, again.records);
+            let refusal = copy_pages(one.place(), &*url, 1).await.unwrap_err();
+            assert!(matches!(refusal, CopyError::NotEmpty { .. }), "{refusal}");
+        }
+    }
+
+    /// Another process, as far as the server can tell.
+    fn start_elsewhere(url: &str) {
+        let url = url.to_owned();
+        let process = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(start(&url)).unwrap();
+        });
+        process.join().unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_source_that_is_in_use_is_told() {
+        let source = lived_file(11).await;
+        for url in new_places() {
+            copied(source.place(), &*url).await;
+            let (folder, used) = (Folder::new(), url.clone());
+            let use_it = move |_| {
+                start_elsewhere(&used);
+                ControlFlow::Continue(())
+            };
+            let refusal = copy(&*url, folder.place(), use_it).await.unwrap_err();
+            assert!(matches!(refusal, CopyError::Moved { .. }), "{refusal}");
+            assert!(matches!(folder.open(), Err(StoreError::HalfCopied { .. })));
+            assert!(!copied(&*url, folder.place()).await.resumed);
+        }
+    }
+
+    /// What a person can do with: a place where no store is, and one that holds something else.
+    #[tokio::test]
+    async fn what_is_no_store_is_not_verified() {
+        for url in new_places() {
+            let refusal = verify(&*url).await.unwrap_err();
+            assert!(matches!(refusal, StoreError::NotAStore { .. }), "{refusal}");
+            assert!(refusal.to_string().contains("there is none"), "{refusal}");
+        }
+    }
+
+    /// What a verdict says.
+    pub(super) async fn told(url: &str) -> Vec<String> {
+        verify(url).await.unwrap().faults.iter().map(ToString::to_string).collect()
+    }
+
+    pub(super) async fn lives() -> Vec<Folder> {
+        let mut sources = Vec::new();
+        for seed in 0..LIVES {
+            sources.push(lived_file(seed).await);
+        }
+        sources
+    }
+}
+
+#[cfg(feature = "postgres")]
+mod on_postgres {
+    use tokio_postgres::NoTls;
+
+    use super::on_servers::{lives, told};
+    use super::*;
+    use crate::postgres::OnServer;
 
     /// Changes rows behind the store's back; answers how many.
     async fn edit(url: &str, sql: &str) -> u64 {
@@ -305,70 +456,10 @@ mod on_postgres {
         client.execute(sql, &[]).await.unwrap()
     }
 
-    /// A schema with a life in it.
-    async fn lived_schema(seed: u64) -> String {
-        let url = schema();
-        copied(lived_file(seed).await.place(), &*url).await;
-        url
-    }
-
-    #[tokio::test]
-    async fn a_copy_that_is_stopped_anywhere_goes_on_where_it_was() {
-        let source = lived_file(8).await;
-        let all = sound(source.place()).await.records;
-        for pages in 1.. {
-            let (url, back) = (schema(), Folder::new());
-            match copy_pages(source.place(), &*url, pages).await {
-                Err(error) => assert_eq!(error, CopyError::Stopped),
-                Ok(_) => break,
-            }
-            assert!(matches!(start(&url).await, Err(StoreError::HalfCopied { .. })));
-            assert!(matches!(verify(&*url).await, Err(StoreError::HalfCopied { .. })));
-            let rest = copied(source.place(), &*url).await;
-            assert_eq!((rest.resumed, &rest.records), (true, &all));
-            assert_eq!(sound(&*url).await.records, all);
-            assert_eq!(copy_pages(&*url, back.place(), pages).await, Err(CopyError::Stopped));
-            let rest = copied(&*url, back.place()).await;
-            assert_eq!((rest.resumed, &rest.records), (true, &all));
-            start(&url).await.unwrap();
-        }
-    }
-
-    #[tokio::test]
-    async fn what_was_half_copied_from_elsewhere_is_copied_anew() {
-        let (one, two, url) = (lived_file(9).await, lived_file(10).await, schema());
-        assert_eq!(copy_pages(one.place(), &*url, 7).await, Err(CopyError::Stopped));
-        let again = copied(two.place(), &*url).await;
-        assert!(!again.resumed);
-        assert_eq!(sound(&*url).await.records, again.records);
-        let refusal = copy_pages(one.place(), &*url, 1).await.unwrap_err();
-        assert!(matches!(refusal, CopyError::NotEmpty { .. }), "{refusal}");
-    }
-
-    #[tokio::test]
-    async fn a_source_that_is_in_use_is_told_in_the_end() {
-        let (url, folder) = (lived_schema(11).await, Folder::new());
-        let used = url.clone();
-        let use_it = move |_| {
-            // Another process, as far as the server can tell.
-            let url = used.clone();
-            let process = std::thread::spawn(move || {
-                let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-                runtime.block_on(start(&url)).unwrap();
-            });
-            process.join().unwrap();
-            ControlFlow::Continue(())
-        };
-        let refusal = copy(&*url, folder.place(), use_it).await.unwrap_err();
-        assert!(matches!(refusal, CopyError::Moved { .. }), "{refusal}");
-        assert!(matches!(folder.open(), Err(StoreError::HalfCopied { .. })));
-        assert!(!copied(&*url, folder.place()).await.resumed);
-    }
-
     /// A copy of the first of these in which there is something to be changed so.
     async fn changed(sources: &[Folder], sql: &str) -> String {
         for source in sources {
-            let url = schema();
+            let Some(Place::Url(url)) = OnServer::default().place() else { panic!("a store on a server has a URL") };
             copied(source.place(), &*url).await;
             if edit(&url, sql).await > 0 {
                 return url;
@@ -379,10 +470,7 @@ mod on_postgres {
 
     #[tokio::test]
     async fn rows_that_say_something_else_than_their_records_are_named() {
-        let mut sources = Vec::new();
-        for seed in 0..LIVES {
-            sources.push(lived_file(seed).await);
-        }
+        let sources = lives().await;
         for (sql, words) in [
             ("UPDATE live SET turn = NULL WHERE turn IS NOT NULL", "is listed as"),
             ("UPDATE live SET deadline = 7 WHERE deadline IS NOT NULL", "is listed as"),
@@ -401,9 +489,77 @@ mod on_postgres {
             ("UPDATE numbers SET epoch = 1", "of a start that has not been"),
         ] {
             let url = changed(&sources, sql).await;
-            let verdict = verify(&*url).await.unwrap();
-            let told: Vec<String> = verdict.faults.iter().map(ToString::to_string).collect();
+            let told = told(&url).await;
             assert!(told.iter().any(|told| told.contains(words)), "{sql}: {told:#?}");
+        }
+    }
+}
+
+#[cfg(feature = "redis")]
+mod on_redis {
+    use super::on_servers::{lives, told};
+    use super::*;
+    use crate::redis::OnServer;
+
+    /// Takes away what comes first under a key.
+    const TAKE: &str = "if redis.call('TYPE', KEYS[1]).ok == 'zset' then return redis.call('ZREMRANGEBYRANK', KEYS[1], 0, 0) end \
+                        return redis.call('HDEL', KEYS[1], redis.call('HKEYS', KEYS[1])[1] or '')";
+    /// Adds what belongs to nothing.
+    const ADD: &str = "if redis.call('TYPE', KEYS[1]).ok == 'zset' then return redis.call('ZADD', KEYS[1], 0, string.rep('stray', 4)) end \
+                       return redis.call('HSET', KEYS[1], string.rep('stray', 4), string.rep('stray', 4))";
+    /// Writes something that cannot be read into a value.
+    const SPOIL: &str = "local field = redis.call('HKEYS', KEYS[1])[1] \
+                         if not field then return 0 end redis.call('HSET', KEYS[1], field, '\\255\\255\\255') return 1";
+    /// Moves a row to a field that nobody has.
+    const ASTRAY: &str = "local field = redis.call('HKEYS', KEYS[1])[1] if not field then return 0 end \
+                          redis.call('HSET', KEYS[1], 'nobody!!', redis.call('HGET', KEYS[1], field)) return redis.call('HDEL', KEYS[1], field)";
+
+    /// A copy of the first of these in which a script finds something to change under a key.
+    async fn changed(sources: &[Folder], key: &str, script: &str) -> String {
+        for source in sources {
+            let place = OnServer::default();
+            let Some(Place::Url(url)) = place.place() else { panic!("a store on a server has a URL") };
+            copied(source.place(), &*url).await;
+            if place.has(key) && place.run(key, script) == "1" {
+                return url;
+            }
+        }
+        panic!("{key}: {script}: nothing is there to be changed");
+    }
+
+    #[tokio::test]
+    async fn what_says_something_else_than_its_record_is_named() {
+        let mut cases: Vec<(&str, &str, String)> = Vec::new();
+        let listed = ["state", "queue", "line", "due", "deadline", "lease", "claim", "dead", "behind", "id", "shown"];
+        let others = ["slot", "group_key", "group_of", "group_timer", "group_forget", "item_of"];
+        for key in listed.into_iter().chain(others) {
+            cases.push((key, TAKE, format!("is not in key {key}, or not as its record says")));
+            cases.push((key, ADD, format!("of key {key} belongs to no row of key")));
+        }
+        for key in ["live", "parcel", "group", "item", "ended", "seen"] {
+            cases.push((key, SPOIL, format!("of key {key} is damaged: a row of")));
+        }
+        for key in ["body", "response", "item_body"] {
+            cases.push((key, ASTRAY, format!("of key {key} belongs to no row of key")));
+        }
+        for key in ["ended_at", "seen_at", "seen_below"] {
+            cases.push((key, TAKE, format!("is not noted in key {key}, so it is never forgotten")));
+        }
+        let count =
+            "for _, of in ipairs(redis.call('HKEYS', KEYS[1])) do redis.call('HINCRBY', KEYS[1], of, 1) end return 1";
+        cases.push(("counted", count, "the counts of live requests tell".into()));
+        cases.push((
+            "numbers",
+            "return redis.call('HSET', KEYS[1], 'epoch', 1) + 1",
+            "of a start that has not been".into(),
+        ));
+        cases.push(("fixture", ASTRAY, "key changed leads to".into()));
+        cases.push(("body", TAKE, "has no body".into()));
+        let sources = lives().await;
+        for (key, script, words) in cases {
+            let url = changed(&sources, key, script).await;
+            let told = told(&url).await;
+            assert!(told.iter().any(|told| told.contains(&words)), "{key}: {script}: no {words:?} in {told:#?}");
         }
     }
 }

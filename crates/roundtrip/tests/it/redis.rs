@@ -6,6 +6,7 @@ use std::sync::{Arc, OnceLock};
 
 use roundtrip::clock::{Clock, ManualClock};
 use roundtrip::sender::LaneStatus;
+use roundtrip::store::archive::Place;
 use roundtrip::store::journal::Event;
 use roundtrip::store::op::{Admission, Admit, Define, Effect, LaneOrder, NewRequest, Order, Outcome};
 use roundtrip::store::policy::{QueueOrder, RoutePolicy};
@@ -53,20 +54,39 @@ impl OnServer {
 }
 
 impl OnServer {
-    fn on_cluster() -> OnServer {
+    pub(crate) fn on_cluster() -> OnServer {
         OnServer(cluster().url(&name()))
     }
 
     /// What the server answers to a command on one of the store's keys.
-    fn said(&self, command: &str, key: &str, arguments: &[&str]) -> String {
-        let name = self.0.rsplit_once('=').unwrap().1;
-        server().said(&[&[command, &format!("roundtrip:{{{name}}}:{key}")], arguments].concat()).unwrap()
+    pub(crate) fn said(&self, command: &str, key: &str, arguments: &[&str]) -> String {
+        server().said(&[&[command, &self.key(key)], arguments].concat()).unwrap()
+    }
+}
+
+impl OnServer {
+    /// Whether there is anything under one of the store's keys.
+    pub(crate) fn has(&self, key: &str) -> bool {
+        self.said("EXISTS", key, &[]) == "1"
+    }
+
+    /// What a script on one of the store's keys answers.
+    pub(crate) fn run(&self, key: &str, script: &str) -> String {
+        server().said(&["EVAL", script, "1", &self.key(key)]).unwrap()
+    }
+
+    fn key(&self, key: &str) -> String {
+        format!("roundtrip:{{{}}}:{key}", self.0.rsplit_once('=').unwrap().1)
     }
 }
 
 impl Harness for OnServer {
     fn open(&self, clock: Arc<dyn Clock>, options: Options) -> StoreFuture<'_, Arc<dyn Store>> {
         Box::pin(async move { Ok(Arc::new(self.store(clock, options).await) as Arc<dyn Store>) })
+    }
+
+    fn place(&self) -> Option<Place> {
+        Some(Place::Url(self.0.clone()))
     }
 }
 

@@ -37,7 +37,7 @@ pub(crate) struct Page {
 
 impl Page {
     /// A last page, of which nothing can be read.
-    #[cfg_attr(not(feature = "postgres"), allow(dead_code, reason = "for stores on servers"))]
+    #[cfg_attr(not(any(feature = "postgres", feature = "redis")), allow(dead_code, reason = "for stores on servers"))]
     pub(crate) fn unreadable(fault: Fault) -> Page {
         Page { damaged: vec![fault], ..Page::default() }
     }

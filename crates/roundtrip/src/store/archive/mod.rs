@@ -22,7 +22,7 @@
 #[cfg_attr(not(feature = "sqlite"), allow(dead_code, reason = "a store in memory is never half copied"))]
 pub(in crate::store) mod contents;
 mod differences;
-#[cfg(feature = "postgres")]
+#[cfg(any(feature = "postgres", feature = "redis"))]
 pub(in crate::store) mod lent;
 mod memory;
 pub(in crate::store) mod record;
@@ -74,7 +74,7 @@ pub(crate) enum Purpose {
 
 impl Place {
     #[cfg_attr(
-        not(any(feature = "sqlite", feature = "postgres")),
+        not(any(feature = "sqlite", feature = "postgres", feature = "redis")),
         allow(unused_variables, reason = "a store in memory is opened in one way")
     )]
     async fn open(&self, purpose: Purpose) -> Result<Box<dyn Contents>, StoreError> {
@@ -90,6 +90,10 @@ impl Place {
             }
             #[cfg(feature = "postgres")]
             Some(("postgres" | "postgresql", _)) => super::postgres::contents(url, purpose).await,
+            #[cfg(feature = "redis")]
+            Some((scheme, _)) if super::RedisStore::SCHEMES.contains(&scheme) => {
+                super::redis::contents(url, purpose).await
+            }
             _ => Err(StoreError::BadUrl { url: url.clone() }),
         }
     }
@@ -240,7 +244,10 @@ async fn carry(
         Ground::Taken => return Err(CopyError::NotEmpty { place: to.name() }),
     };
     while let Some((kind, place)) = mark.at.take() {
-        let page = whole_page(from, kind, place).await.map_err(CopyError::Source)?;
+        let page = match whole_page(from, kind, place).await {
+            Ok(page) => page,
+            Err(error) => return Err(moved_or(from, &version, error).await),
+        };
         for record in &page.records {
             mark.tally.add(record).map_err(CopyError::Source)?;
         }
@@ -262,6 +269,14 @@ async fn carry(
     }
     to.release().await.map_err(CopyError::Destination)?;
     Ok(Copied { records: arrived.counts(), resumed })
+}
+
+/// Why the source cannot be read: mostly because somebody works on it, if somebody does.
+async fn moved_or(from: &mut dyn Contents, version: &[u8], error: StoreError) -> CopyError {
+    match from.version().await {
+        Ok(now) if now != version => CopyError::Moved { place: from.name() },
+        _ => CopyError::Source(error),
+    }
 }
 
 /// A page in which everything can be read.

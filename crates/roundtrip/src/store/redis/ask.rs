@@ -8,9 +8,10 @@ use redis::Value;
 use super::bytes::{
     Parts, after, body, item, line, live, origin_height, payload, receipt, seq, slot, state_of, state_prefix, when,
 };
-use crate::inbox::{RouteNo, StateKind};
+use crate::inbox::{RouteNo, StateKind, When};
 use crate::outbox::LaneNo;
-use crate::store::disk::ColdKey;
+use crate::sender::Parcel;
+use crate::store::disk::{ColdKey, GroupRow};
 use crate::store::loan::{CountedRow, Damaged, Found, LiveRow, Reached, Want, decode};
 use crate::words::{Nonce, OccurrenceId, RequestId, UnixMs};
 
@@ -56,9 +57,13 @@ impl Arguments {
     /// How many arguments others are, and those.
     pub(super) fn push_counted(&mut self, others: &Arguments) {
         self.push_number(others.ends.len());
+        self.append(others);
+    }
+
+    pub(super) fn append(&mut self, other: &Arguments) {
         let start = self.bytes.len();
-        self.bytes.extend(&others.bytes);
-        self.ends.extend(others.ends.iter().map(|end| start + end));
+        self.bytes.extend(&other.bytes);
+        self.ends.extend(other.ends.iter().map(|end| start + end));
     }
 
     /// One want: its name, how many arguments it has, and those.
@@ -67,9 +72,7 @@ impl Arguments {
         put(&mut own);
         self.push(name);
         self.push_number(own.ends.len());
-        let start = self.bytes.len();
-        self.bytes.extend(own.bytes);
-        self.ends.extend(own.ends.into_iter().map(|end| start + end));
+        self.append(&own);
     }
 
     fn push_reached(&mut self, limit: usize, reached: &Reached) {
@@ -257,7 +260,7 @@ pub(super) fn number(value: Option<Value>) -> Result<u64, Damaged> {
 }
 
 /// So many values at a time.
-fn each<const N: usize, T>(
+pub(super) fn each<const N: usize, T>(
     value: Value,
     mut read: impl FnMut([Vec<u8>; N]) -> Result<T, Damaged>,
 ) -> Result<Vec<T>, Damaged> {
@@ -313,20 +316,11 @@ pub(super) fn found(want: &Want, value: Value, notes: &mut Vec<Note>) -> Result<
         Want::ExpiredIds { .. } => Found::Expired(expired(value, true, notes)?),
         Want::ExpiredOccurrences { .. } => Found::Expired(expired(value, false, notes)?),
         Want::GroupsOf(_) | Want::Fired { .. } | Want::Outlived { .. } | Want::Groups(_) => {
-            Found::Groups(each(value, |[no, value]| {
-                let mut parts = Parts::of("group", &value);
-                let timer = parts.when()?;
-                Ok((seq(&no)?.0, parts.record()?, timer))
-            })?)
+            Found::Groups(each(value, |[no, value]| group(&no, &value))?)
         }
-        Want::Lanes(_) | Want::Parcels(_) => Found::Parcels(each(value, |[of, value]| {
-            let mut parts = Parts::of("parcel", &of);
-            let of = (LaneNo(parts.small()?), Nonce(parts.number()?));
-            let mut parts = Parts::of("parcel", &value);
-            let deliveries = u32::from_be_bytes(parts.array()?);
-            parts.bytes(32 * usize::try_from(deliveries).unwrap_or(usize::MAX / 32))?;
-            Ok((of, parts.record()?))
-        })?),
+        Want::Lanes(_) | Want::Parcels(_) => {
+            Found::Parcels(each(value, |[of, value]| Ok((parcel_slot(&of)?, parcel(&value)?)))?)
+        }
         Want::Items(_) => Found::Items(each(value, |[no, value]| Ok((seq(&no)?.0, item(&value)?)))?),
         Want::ItemPayloads { .. } => {
             Found::ItemPayloads(each(value, |[no, value]| Ok((seq(&no)?.0, payload(value)?)))?)
@@ -346,9 +340,33 @@ pub(super) fn found(want: &Want, value: Value, notes: &mut Vec<Note>) -> Result<
     })
 }
 
-fn live_row(row: &[u8]) -> Result<LiveRow, Damaged> {
+pub(super) fn live_row(row: &[u8]) -> Result<LiveRow, Damaged> {
     let (listed, request, record) = live(row)?;
     Ok(LiveRow { request, record: record.to_vec(), listed, body: None, response: None })
+}
+
+pub(super) fn group(no: &[u8], value: &[u8]) -> Result<(u64, GroupRow, When), Damaged> {
+    let mut parts = Parts::of("group", value);
+    let timer = parts.when()?;
+    Ok((seq(no)?.0, parts.record()?, timer))
+}
+
+fn parcel_slot(of: &[u8]) -> Result<(LaneNo, Nonce), Damaged> {
+    let mut parts = Parts::of("parcel", of);
+    Ok((LaneNo(parts.small()?), Nonce(parts.number()?)))
+}
+
+/// A parcel, whose row begins with the requests by which it is found.
+pub(super) fn parcel(value: &[u8]) -> Result<Parcel, Damaged> {
+    let mut parts = Parts::of("parcel", value);
+    parts.ids()?;
+    parts.record()
+}
+
+/// The requests by which a parcel is found.
+pub(super) fn parcel_ids(value: &[u8]) -> Result<Vec<RequestId>, Damaged> {
+    let ids = Parts::of("parcel", value).ids()?;
+    ids.chunks_exact(32).map(|id| Ok(RequestId(Parts::of("parcel", id).whole()?))).collect()
 }
 
 fn text(count: &[u8]) -> Result<u64, Damaged> {

@@ -190,6 +190,17 @@ impl<'a> Parts<'a> {
         self.number().map(|bits| When::from_bits(bits.cast_signed()))
     }
 
+    /// Some ids, and before them how many.
+    pub(super) fn ids(&mut self) -> Result<&'a [u8], Damaged> {
+        let count = u32::from_be_bytes(self.array()?);
+        self.bytes(32 * usize::try_from(count).unwrap_or(usize::MAX / 32))
+    }
+
+    /// All of it, which must be this long.
+    pub(super) fn whole<const N: usize>(self) -> Result<[u8; N], Damaged> {
+        self.rest.try_into().map_err(|_| Damaged::new(self.what, format!("{} bytes in place of {N}", self.rest.len())))
+    }
+
     pub(super) fn rest(self) -> &'a [u8] {
         self.rest
     }

@@ -11,7 +11,7 @@ use super::keys::Script;
 use super::link::{Link, LinkError};
 use super::put::Brought;
 use crate::store::disk::{Fixture, HighWater};
-use crate::store::loan::{Damaged, FixtureRows, Found, Lender, Numbers, Want, decode};
+use crate::store::loan::{Changes, Damaged, FixtureRows, Found, Lender, Numbers, Want, decode};
 
 /// How long a process waits for its turn before it tells its caller to try again.
 const TURN_MAX: Duration = Duration::from_secs(10);
@@ -49,6 +49,16 @@ pub(super) struct Known {
     pub(super) numbers: Numbers,
     pub(super) fixtures: FixtureRows,
     pub(super) heard: Heard,
+}
+
+impl Known {
+    /// Goes on to where the store stands after these changes.
+    pub(super) fn step(&mut self, changes: &Changes<'_>) {
+        self.version += 1;
+        if let Some(numbers) = &changes.numbers {
+            self.numbers = numbers.after(self.numbers);
+        }
+    }
 }
 
 /// The server's time at a moment.

@@ -77,7 +77,7 @@ impl RedisStore {
         arguments.push_counted(&Arguments::of(done.assumed.occurrences.iter().map(|occurrence| occurrence.0)));
         arguments.push(&self.server.channel);
         arguments.push(hints::message(done.ticked.touched(), done.epoch));
-        for command in self.rows(done.known, changes, &Brought::default(), done.epoch)? {
+        for command in self.server.rows(done.known, changes, &Brought::default(), done.epoch)? {
             arguments.push(command.name);
             arguments.push_number(command.key as usize);
             arguments.push_counted(&command.arguments);

@@ -43,10 +43,18 @@ pub(super) enum Key {
     Journal,
     Counted,
     Pace,
+    Copying,
+}
+
+impl Key {
+    /// As a person names it.
+    pub(super) fn name(self) -> &'static str {
+        KEYS[self as usize - 1].0
+    }
 }
 
 /// Names and kinds of all keys, in their order.
-const KEYS: [(&str, &str); 37] = [
+const KEYS: [(&str, &str); 38] = [
     ("numbers", "hash"),
     ("turn", "hash"),
     ("lineage", "hash"),
@@ -84,6 +92,7 @@ const KEYS: [(&str, &str); 37] = [
     ("journal", "stream"),
     ("counted", "hash"),
     ("pace", "hash"),
+    ("copying", "string"),
 ];
 
 /// All keys of the store with this name, and of what kind each is.
@@ -130,6 +139,11 @@ impl Script {
         Script::new(&[include_str!("lua/kinds.lua")])
     }
 
+    /// Reads a store as a whole.
+    pub(super) fn whole() -> Script {
+        Script::new(&[include_str!("lua/keys.lua"), include_str!("lua/whole.lua")])
+    }
+
     /// Gives back a turn.
     pub(super) fn give() -> Script {
         Script::new(&[include_str!("lua/keys.lua"), include_str!("lua/give.lua")])
@@ -149,7 +163,7 @@ mod tests {
         let names = lines.flat_map(|line| line[6..].split_once('=').unwrap().0.split(',')).map(str::trim);
         let names: Vec<String> = names.map(str::to_lowercase).collect();
         assert_eq!(names, KEYS.map(|(name, _)| name));
-        assert_eq!((Key::Numbers as usize, Key::Journal as usize, Key::Pace as usize), (1, 35, KEYS.len()));
+        assert_eq!((Key::Numbers as usize, Key::Journal as usize, Key::Copying as usize), (1, 35, KEYS.len()));
     }
 
     #[test]

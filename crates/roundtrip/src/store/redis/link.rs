@@ -227,6 +227,10 @@ impl Link {
         command
     }
 
+    pub(super) fn keys(&self) -> impl Iterator<Item = &str> {
+        self.keys.iter().map(String::as_str)
+    }
+
     pub(super) fn key(&self, key: Key) -> &str {
         &self.keys[key as usize - 1]
     }

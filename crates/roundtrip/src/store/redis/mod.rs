@@ -17,7 +17,9 @@
 //! that lost acknowledged writes is noticed by every process that knows of one of them, at its
 //! next tick: it says so, and stops all lanes. Time is the server's.
 
+mod archive;
 mod ask;
+mod audit;
 mod bytes;
 mod check;
 mod flight;
@@ -28,6 +30,7 @@ mod link;
 mod place;
 mod project;
 mod put;
+mod sorted;
 
 use std::sync::{Arc, OnceLock, PoisonError};
 use std::time::Duration;
@@ -45,6 +48,8 @@ use place::Place;
 pub use project::ProjectionHealth;
 use project::Showing;
 use put::{Brought, Command};
+
+pub(super) use archive::contents;
 
 use super::loan::{self, Changes as Rows, Damaged, Numbers, Shelf, Sight, Ticked};
 use super::machine::next_epoch;
@@ -234,7 +239,8 @@ impl RedisStore {
 
     async fn begin(&self) -> Result<u64, StoreError> {
         let mut writer = self.writer.lock().await;
-        self.check().await?;
+        self.server.refuse_half_copied().await?;
+        self.server.check(!self.showing.is_empty()).await?;
         for _ in 0..TRIES_MAX {
             match self.begin_epoch(&mut writer).await {
                 Ok(epoch) => {
@@ -252,34 +258,6 @@ impl RedisStore {
             }
         }
         Err(StoreError::Unknown)
-    }
-
-    /// Refuses a server that would lose what it acknowledges, and keys that are not a store's.
-    async fn check(&self) -> Result<(), StoreError> {
-        let path = || self.server.name.clone();
-        let kinds = self.server.writing.call(&Script::kinds(), &Arguments::default()).await;
-        let kinds = kinds.and_then(|kinds| Ok(list(kinds)?)).map_err(|error| error.at(&self.server.name))?;
-        for (kind, (key, expected)) in kinds.zip(keys_of(&self.server.place.name)) {
-            let kind: String = redis::from_redis_value(kind).unwrap_or_default();
-            if kind != "none" && kind != expected {
-                return Err(StoreError::NotAStore { path: path(), reason: format!("{key} is a {kind}") });
-            }
-        }
-        let mut refusals = Vec::new();
-        let said = check::ask(&self.server.writing).await;
-        if said.is_cluster && !self.showing.is_empty() {
-            refusals.push(BadProjection::OnCluster.to_string());
-        }
-        for finding in check::findings(&said) {
-            match finding {
-                Finding::Refuse(reason) => refusals.push(reason),
-                Finding::Warn(reason) => tracing::warn!(server = %self.server.name, "{reason}"),
-            }
-        }
-        match refusals.is_empty() {
-            true => Ok(()),
-            false => Err(StoreError::Io { path: path(), reason: refusals.join("; ") }),
-        }
     }
 
     /// Takes an epoch. Leases of all others go on, and none for longer than it was granted
@@ -400,7 +378,7 @@ impl RedisStore {
         let changes = &done.changes;
         let writes = done.must || !changes.is_empty();
         if writes && known.run.is_empty() {
-            known.run = format!("{:016x}{:016x}", fastrand::u64(..), fastrand::u64(..));
+            known.run = new_run();
         }
         if !writes {
             if done.has_turn {
@@ -434,40 +412,18 @@ impl RedisStore {
             writer.shelf_version = known.version + 1;
         }
         known.heard = heard;
-        known.version += 1;
+        known.step(changes);
         writer.certain = Some(Certain { version: known.version, tag: *epoch });
         writer.run.clone_from(&known.run);
-        if let Some(numbers) = &changes.numbers {
-            known.numbers = numbers.after(known.numbers);
-        }
         if let Some(rows) = changes.fixtures {
             known.fixtures.extend(rows.iter().map(|(key, fixture)| (key.clone(), fixture.clone())));
         }
         writer.known = Some(known);
     }
 
-    /// The commands that write a tick's changes, but for groups that are gone.
-    fn rows(&self, known: &Known, changes: &Rows<'_>, brought: &Brought, epoch: u64) -> Result<Vec<Command>, Damaged> {
-        let mut commands = vec![
-            Command { name: "HSET", key: Key::Numbers, arguments: numbers(known, changes) },
-            Command { name: "HSET", key: Key::Lineage, arguments: lineage(known.version + 1, epoch) },
-        ];
-        commands.extend(put::put(changes, brought, known.numbers.newest_epoch)?);
-        Ok(commands)
-    }
-
     /// The commands of a commit. The last tells the time, and those before it show.
     fn commands(&self, known: &Known, done: &Done<'_>) -> Result<Vec<Cmd>, Damaged> {
-        let (link, changes) = (&self.server.writing, &done.changes);
-        let rows = self.rows(known, changes, &done.brought, done.epoch)?;
-        let mut commands = vec![link.on("HDEL", Key::Turn, &Arguments::of(["holder", "until"]))];
-        commands.extend(rows.iter().map(|command| link.on(command.name, command.key, &command.arguments)));
-        for no in &changes.gone_groups {
-            let mut clear = redis::cmd("EVAL");
-            let keys = [Key::ItemOf, Key::Item, Key::ItemBody].map(|key| link.key(key));
-            clear.arg(CLEAR).arg(keys.len()).arg(&keys).arg(&no.to_be_bytes()[..]);
-            commands.push(clear);
-        }
+        let mut commands = self.server.commands(known, &done.changes, &done.brought, done.epoch)?;
         let mut publish = redis::cmd("PUBLISH");
         publish.arg(&self.server.channel).arg(hints::message(done.ticked.touched(), done.epoch));
         commands.push(publish);
@@ -538,6 +494,82 @@ impl Server {
         }
     }
 
+    /// Of what kind each key is; answers those that there are. Keys of another program are refused.
+    async fn kinds(&self) -> Result<Vec<String>, StoreError> {
+        let kinds = self.writing.call(&Script::kinds(), &Arguments::default()).await;
+        let kinds = kinds.and_then(|kinds| Ok(list(kinds)?)).map_err(|error| error.at(&self.name))?;
+        let mut there = Vec::new();
+        for (kind, (key, expected)) in kinds.zip(keys_of(&self.place.name)) {
+            let kind: String = redis::from_redis_value(kind).unwrap_or_default();
+            if kind == "none" {
+                continue;
+            }
+            if kind != expected {
+                return Err(StoreError::NotAStore { path: self.name.clone(), reason: format!("{key} is a {kind}") });
+            }
+            there.push(key);
+        }
+        Ok(there)
+    }
+
+    /// Refuses a store that a copy has begun to fill: what is missing would be taken for never seen.
+    async fn refuse_half_copied(&self) -> Result<(), StoreError> {
+        let copying = self.writing.key(Key::Copying);
+        match self.kinds().await?.iter().any(|key| key == copying) {
+            true => Err(StoreError::HalfCopied { path: self.in_words() }),
+            false => Ok(()),
+        }
+    }
+
+    /// Refuses a server that would lose what it acknowledges.
+    async fn check(&self, shows: bool) -> Result<(), StoreError> {
+        let mut refusals = Vec::new();
+        let said = check::ask(&self.writing).await;
+        if said.is_cluster && shows {
+            refusals.push(BadProjection::OnCluster.to_string());
+        }
+        for finding in check::findings(&said) {
+            match finding {
+                Finding::Refuse(reason) => refusals.push(reason),
+                Finding::Warn(reason) => tracing::warn!(server = %self.name, "{reason}"),
+            }
+        }
+        match refusals.is_empty() {
+            true => Ok(()),
+            false => Err(StoreError::Io { path: self.name.clone(), reason: refusals.join("; ") }),
+        }
+    }
+
+    /// The server and which of its stores.
+    fn in_words(&self) -> String {
+        format!("{}, store {}", self.name, self.place.name)
+    }
+
+    /// The commands that write a tick's changes, but for groups that are gone.
+    fn rows(&self, known: &Known, changes: &Rows<'_>, brought: &Brought, epoch: u64) -> Result<Vec<Command>, Damaged> {
+        let mut commands = vec![
+            Command { name: "HSET", key: Key::Numbers, arguments: numbers(known, changes) },
+            Command { name: "HSET", key: Key::Lineage, arguments: lineage(known.version + 1, epoch) },
+        ];
+        commands.extend(put::put(changes, brought, known.numbers.newest_epoch)?);
+        Ok(commands)
+    }
+
+    /// The commands that write these changes, and give back the turn.
+    fn commands(&self, known: &Known, changes: &Rows<'_>, brought: &Brought, tag: u64) -> Result<Vec<Cmd>, Damaged> {
+        let link = &self.writing;
+        let rows = self.rows(known, changes, brought, tag)?;
+        let mut commands = vec![link.on("HDEL", Key::Turn, &Arguments::of(["holder", "until"]))];
+        commands.extend(rows.iter().map(|command| link.on(command.name, command.key, &command.arguments)));
+        for no in &changes.gone_groups {
+            let mut clear = redis::cmd("EVAL");
+            let keys = [Key::ItemOf, Key::Item, Key::ItemBody].map(|key| link.key(key));
+            clear.arg(CLEAR).arg(keys.len()).arg(&keys).arg(&no.to_be_bytes()[..]);
+            commands.push(clear);
+        }
+        Ok(commands)
+    }
+
     /// Gives back a turn that brought nothing to write.
     async fn give_turn(&self, link: &Link, process: &str) -> Result<(), LinkError> {
         link.call(&self.give, &Arguments::of([process])).await.map(drop)
@@ -549,6 +581,11 @@ impl Server {
             None => UnixMs(known.heard.ms()),
         }
     }
+}
+
+/// What tells a new store from all others.
+fn new_run() -> String {
+    format!("{:016x}{:016x}", fastrand::u64(..), fastrand::u64(..))
 }
 
 /// The numbers as they stand after a commit.

@@ -205,7 +205,7 @@ fn put_receipts(commands: &mut Commands, changes: &Changes<'_>, notes: &[Note]) 
     Ok(())
 }
 
-fn key_of(key: &ColdKey) -> (Key, [u8; 32]) {
+pub(super) fn key_of(key: &ColdKey) -> (Key, [u8; 32]) {
     match key {
         ColdKey::Request(id) => (Key::Ended, id.0),
         ColdKey::Occurrence(id) => (Key::Seen, id.0),
@@ -213,7 +213,7 @@ fn key_of(key: &ColdKey) -> (Key, [u8; 32]) {
 }
 
 /// Where it is noted when a receipt may be forgotten; nowhere, if that never comes.
-fn noted_in(key: &ColdKey, receipt: &ColdReceipt) -> Option<Key> {
+pub(super) fn noted_in(key: &ColdKey, receipt: &ColdReceipt) -> Option<Key> {
     match (key, receipt) {
         (_, ColdReceipt::Seen { origin: Some(_), .. }) => Some(Key::SeenBelow),
         (_, receipt) if receipt.until() == UnixMs::NEVER => None,
@@ -312,7 +312,7 @@ fn relist_group(commands: &mut Commands, no: u64, was: Option<(&GroupRow, When)>
 }
 
 /// Everywhere a group is listed.
-fn group_members(no: u64, row: &GroupRow, timer: When) -> Vec<(Key, Vec<u8>)> {
+pub(super) fn group_members(no: u64, row: &GroupRow, timer: When) -> Vec<(Key, Vec<u8>)> {
     let mut members = Vec::new();
     let no = no.to_be_bytes();
     if timer != When::NEVER {

@@ -605,7 +605,7 @@ function bring.counts()
       local oldest = numbers_of(between(STATE, counted[i], FIRST8, LAST8, 1))
       list[#list + 1] = counted[i]
       list[#list + 1] = counted[i + 1]
-      list[#list + 1] = redis.call('HGET', LIVE, oldest[1])
+      list[#list + 1] = oldest[1] and redis.call('HGET', LIVE, oldest[1]) or ''
     end
   end
   return list
