@@ -7,10 +7,13 @@
 //! HOURS is how far its clock is ahead, so that a later victim finds earlier leases
 //! run out without anybody waiting for it.
 //!
-//! Lines: `admitted ID`, `token TOKEN`, `answered ID`, `sent ID NONCE HASH`,
+//! `victim copy FROM TO`: copies one store to another, and prints a line for every page.
+//!
+//! Lines: `page KIND`, `copied`; `admitted ID`, `token TOKEN`, `answered ID`, `sent ID NONCE HASH`,
 //! `settled ID`, `refused WHY`, `finished`.
 
 use std::io::Write;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use roundtrip::clock::{Clock, SystemClock};
@@ -22,7 +25,7 @@ use roundtrip::store::op::{
 };
 use roundtrip::store::policy::{Backoff, Horizon, RoutePolicy};
 use roundtrip::store::query::{ListFilter, ParcelView, ReadyDelivery};
-use roundtrip::store::{Options, ReadExt, SqliteStore, Store, StoreError, StoreExt};
+use roundtrip::store::{Options, ReadExt, SqliteStore, Store, StoreError, StoreExt, archive};
 use roundtrip::words::{
     AttemptHash, ClaimId, Destination, Height, HolderName, LaneName, Nonce, OccurrenceId, Payload, Position, RequestId,
     RouteName, Token, UnixMs, WorkerName,
@@ -56,8 +59,13 @@ struct Victim<S> {
 
 fn main() -> Result<(), Failure> {
     let args: Vec<String> = std::env::args().skip(1).collect();
+    if let [verb, from, to] = args.as_slice()
+        && verb == "copy"
+    {
+        return copy(from, to);
+    }
     let [file, first, count, calls, hours] = args.as_slice() else {
-        return Err("usage: victim FILE FIRST COUNT CALLS HOURS".into());
+        return Err("usage: victim FILE FIRST COUNT CALLS HOURS, or victim copy FROM TO".into());
     };
     let (first, count, calls, hours) = (first.parse()?, count.parse()?, calls.parse()?, hours.parse()?);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -69,6 +77,18 @@ fn main() -> Result<(), Failure> {
         victim.recover().await?;
         victim.carry(first, count).await?;
         tell("finished")
+    })
+}
+
+fn copy(from: &str, to: &str) -> Result<(), Failure> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
+    runtime.block_on(async {
+        let told = |progress: archive::Progress| match tell(&format!("page {}", progress.kind)) {
+            Ok(()) => ControlFlow::Continue(()),
+            Err(_) => ControlFlow::Break(()),
+        };
+        archive::copy(from, to, told).await?;
+        tell("copied")
     })
 }
 

@@ -334,7 +334,18 @@ async fn damage_to_a_file_is_named() {
 
 #[cfg(any(feature = "postgres", feature = "redis"))]
 mod on_servers {
+    use std::io::{BufRead, BufReader};
+    use std::process::{Command, Stdio};
+
+    use roundtrip::store::Options;
+    use roundtrip::store::policy::{Gate, Horizon, RoutePolicy};
+    use roundtrip::testkit::samples::{answer, policy, requests};
+
     use super::*;
+    use crate::sharing::HAPPEN_MAX;
+
+    /// How many requests make a copy of many pages.
+    const LARGE: u64 = 4000;
 
     /// Where nothing is yet, on each server.
     fn new_places() -> Vec<String> {
@@ -413,6 +424,124 @@ mod on_servers {
             assert!(matches!(folder.open(), Err(StoreError::HalfCopied { .. })));
             assert!(!copied(&*url, folder.place()).await.resumed);
         }
+    }
+
+    /// A file whose copy takes many pages.
+    async fn large_file() -> Folder {
+        let bench = Bench::open_with(InMemory::default(), Options::default()).await;
+        let policy = RoutePolicy { destination: None, publish_on: Gate::Seen, horizon: Horizon::Forever, ..policy() };
+        bench.define(policy).await;
+        for from in (0..LARGE).step_by(500) {
+            bench.admit(requests(from..from + 500)).await;
+        }
+        for _ in (0..LARGE / 2).step_by(500) {
+            let grants = bench.lease(500).await;
+            bench.batch(grants.iter().map(|grant| answer(grant).into()).collect()).await;
+        }
+        let (mut bench, folder) = (bench, Folder::new());
+        copied(bench.close(), folder.place()).await;
+        folder
+    }
+
+    /// Runs a process that copies, and kills it after so many pages; whether it came to its end.
+    fn copy_elsewhere(from: &str, to: &str, kill_after: usize) -> bool {
+        let mut victim =
+            Command::new(env!("CARGO_BIN_EXE_victim")).args(["copy", from, to]).stdout(Stdio::piped()).spawn().unwrap();
+        let lines: Vec<String> = BufReader::new(victim.stdout.take().unwrap())
+            .lines()
+            .map_while(Result::ok)
+            .enumerate()
+            .inspect(|(at, _)| {
+                if at + 1 == kill_after {
+                    victim.kill().unwrap();
+                }
+            })
+            .map(|(_, line)| line)
+            .collect();
+        let ended = victim.wait().unwrap();
+        assert!(ended.success() || lines.len() >= kill_after, "{ended} after {lines:?}");
+        lines.last().is_some_and(|line| line == "copied")
+    }
+
+    fn url_of(folder: &Folder) -> String {
+        format!("sqlite:{}", folder.file().display())
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_copy_whose_process_is_killed_goes_on_where_it_was() {
+        let source = large_file().await;
+        let (all, from) = (sound(source.place()).await.records, url_of(&source));
+        let mut dice = fastrand::Rng::with_seed(7);
+        for url in new_places() {
+            let mut kills = 0;
+            // Killed after the last page, it dies while it compares.
+            while !tokio::task::block_in_place(|| copy_elsewhere(&from, &url, dice.usize(1..=4))) {
+                kills += 1;
+                let shut = start(&url).await;
+                if shut.is_ok() {
+                    // It was complete before its process could say so.
+                    break;
+                }
+                assert!(matches!(shut, Err(StoreError::HalfCopied { .. })), "{shut:?}");
+            }
+            assert!(kills >= 3, "killed {kills} times");
+            assert_eq!(sound(&*url).await.records, all);
+            start(&url).await.unwrap();
+        }
+    }
+
+    /// Copies again and again until it is done; the server dies on the way, each time at another page.
+    async fn copied_while_killed(from: &str, to: &str, kill: impl Fn() + Send + Sync + 'static) -> Vec<(Kind, u64)> {
+        let (kill, started) = (Arc::new(kill), std::time::Instant::now());
+        for page in [2, 3, 5, 1, usize::MAX] {
+            let (kill, mut pages) = (kill.clone(), 0);
+            let at_page = move |_| {
+                pages += 1;
+                if pages == page {
+                    kill();
+                }
+                ControlFlow::Continue(())
+            };
+            let mut copied = copy(from, to, at_page).await;
+            while let Err(error) = &copied {
+                assert!(error.is_retryable() && started.elapsed() < HAPPEN_MAX, "{error}");
+                if page < usize::MAX {
+                    break;
+                }
+                copied = copy(from, to, |_| ControlFlow::Continue(())).await;
+            }
+            if let Ok(copied) = copied {
+                return copied.records;
+            }
+        }
+        unreachable!("the last copy is repeated until it is done")
+    }
+
+    #[cfg(feature = "postgres")]
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_copy_goes_on_after_its_postgres_server_was_killed() {
+        let server = Arc::new(roundtrip::testkit::servers::PostgresServer::start(&[]).unwrap());
+        let (source, url, killed) = (large_file().await, server.url("copied"), server.clone());
+        let all = sound(source.place()).await.records;
+        let kill = move || assert!(killed.kill().is_ok());
+        assert_eq!(copied_while_killed(&url_of(&source), &url, kill.clone()).await, all);
+        let back = Folder::new();
+        assert_eq!(copied_while_killed(&url, &url_of(&back), kill).await, all);
+        assert_eq!((sound(back.place()).await.records, sound(&*url).await.records), (all.clone(), all));
+    }
+
+    #[cfg(feature = "redis")]
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_copy_goes_on_after_its_redis_server_was_killed() {
+        use roundtrip::testkit::servers::RedisServer;
+        let server = Arc::new(RedisServer::start(RedisServer::SYNCED).unwrap());
+        let (source, url, killed) = (large_file().await, server.url("copied"), server.clone());
+        let all = sound(source.place()).await.records;
+        let kill = move || assert!(killed.kill().is_ok());
+        assert_eq!(copied_while_killed(&url_of(&source), &url, kill.clone()).await, all);
+        let back = Folder::new();
+        assert_eq!(copied_while_killed(&url, &url_of(&back), kill).await, all);
+        assert_eq!((sound(back.place()).await.records, sound(&*url).await.records), (all.clone(), all));
     }
 
     /// What a person can do with: a place where no store is, and one that holds something else.

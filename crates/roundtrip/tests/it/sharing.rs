@@ -20,7 +20,7 @@ use roundtrip::testkit::samples::*;
 use roundtrip::words::{ClaimId, Nonce};
 
 /// How long anything may take that must happen.
-const HAPPEN_MAX: Duration = Duration::from_secs(60);
+pub(crate) const HAPPEN_MAX: Duration = Duration::from_secs(60);
 
 /// Generates the cases, on what a harness opens again and again without dropping it.
 macro_rules! sharing {
