@@ -5,9 +5,13 @@
 #[cfg(feature = "sqlite")]
 mod archive;
 mod batching;
+#[cfg(any(feature = "postgres", feature = "redis"))]
+mod certificate;
 #[cfg(feature = "sqlite")]
 mod crash;
 mod delivering;
+#[cfg(feature = "redis")]
+mod failover;
 #[cfg(feature = "sqlite")]
 mod file;
 mod follow;

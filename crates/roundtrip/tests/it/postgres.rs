@@ -13,6 +13,7 @@ use roundtrip::testkit::samples::*;
 use roundtrip::testkit::servers::PostgresServer;
 use tokio_postgres::NoTls;
 
+use crate::certificate::certificate;
 use crate::sharing::{nothing_is_lost, sharing};
 
 /// The one server of this test run.
@@ -92,18 +93,6 @@ async fn a_role_that_creates_nothing_is_enough() {
     let user = PostgresStore::new(&url, OPTIONS).unwrap();
     user.apply_one(Admit { cursor: None, requests: vec![request(1)] }).await.unwrap();
     assert_eq!(owner.counts().await.unwrap().len(), 1);
-}
-
-/// A folder with a certificate for `localhost` and its key, which the server may read.
-fn certificate() -> tempfile::TempDir {
-    let folder = tempfile::tempdir().unwrap();
-    let make = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -keyout key.pem \
-                -out cert.pem -subj /CN=localhost -addext subjectAltName=DNS:localhost \
-                -addext basicConstraints=critical,CA:FALSE 2> /dev/null \
-                && if [ $(id -u) = 0 ]; then chown -R postgres .; fi";
-    let made = std::process::Command::new("sh").arg("-c").arg(make).current_dir(folder.path()).status().unwrap();
-    assert!(made.success(), "openssl: {made}");
-    folder
 }
 
 #[tokio::test]

@@ -10,13 +10,14 @@ use roundtrip::store::archive::Place;
 use roundtrip::store::journal::Event;
 use roundtrip::store::op::{Admission, Admit, Define, Effect, LaneOrder, NewRequest, Order, Outcome};
 use roundtrip::store::policy::{QueueOrder, RoutePolicy};
-use roundtrip::store::{Options, ReadExt, RedisStore, Store, StoreError, StoreExt, StoreFuture};
+use roundtrip::store::{Options, ReadExt, RedisStore, Store, StoreError, StoreExt, StoreFuture, Topic};
 use roundtrip::testkit::bench::{Harness, OPTIONS, START};
 use roundtrip::testkit::samples::*;
 use roundtrip::testkit::servers::{RedisCluster, RedisServer};
 use roundtrip::words::{Nonce, OrderKey};
 
-use crate::sharing::{nothing_is_lost, sharing};
+use crate::certificate::certificate;
+use crate::sharing::{HAPPEN_MAX, nothing_is_lost, sharing};
 
 /// The one server of this test run.
 fn server() -> &'static RedisServer {
@@ -184,6 +185,43 @@ async fn a_server_that_would_lose_what_it_acknowledged_is_refused() {
     let server = RedisServer::start(&format!("{} --maxmemory-policy allkeys-lru", RedisServer::SYNCED)).unwrap();
     let refused = RedisStore::new(&server.url("evicted"), OPTIONS).unwrap().start().await.unwrap_err();
     assert!(refused.to_string().contains("set `maxmemory-policy noeviction`"), "{refused}");
+}
+
+/// Hints come by TLS too; and whom nobody vouches for, or for another name, is not spoken to.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn by_tls_only_the_server_itself_is_spoken_to() {
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let (folder, others) = (certificate(), certificate());
+    let file = |name: &str| folder.path().join(name).display().to_string();
+    let (roots, key) = (file("cert.pem"), file("key.pem"));
+    let tls = format!("--tls-port {port} --tls-cert-file {roots} --tls-key-file {key} --tls-ca-cert-file {roots}");
+    let _server = RedisServer::start(&format!("{} {tls} --tls-auth-clients no", RedisServer::SYNCED)).unwrap();
+    let at = |host: &str, parameters: &str| {
+        RedisStore::new(&format!("rediss://{host}:{port}?name=tls{parameters}"), OPTIONS).unwrap()
+    };
+    let trusting = || at("localhost", &format!("&sslrootcert={roots}"));
+    let (store, other) = (trusting(), trusting());
+    store.apply_one(Define { route: route(), policy: policy() }).await.unwrap();
+    other.start().await.unwrap();
+    let mut changes = other.changes(Topic::Inbox(route()));
+    assert!(changes.changed().await, "everybody looks once at the start");
+    store.apply_one(Admit { cursor: None, requests: vec![request(1)] }).await.unwrap();
+    assert!(tokio::time::timeout(HAPPEN_MAX, changes.changed()).await.unwrap());
+    assert_eq!(other.counts().await.unwrap()[0].requests, 1);
+    let wrong = others.path().join("cert.pem").display().to_string();
+    let strangers = [
+        at("localhost", ""),
+        at("localhost", &format!("&sslrootcert={wrong}")),
+        at("127.0.0.1", &format!("&sslrootcert={roots}")),
+    ];
+    for stranger in strangers {
+        let refused = stranger.start().await.unwrap_err();
+        assert!(!refused.is_retryable() && refused.to_string().contains("certificate is refused"), "{refused}");
+    }
+    for (file, why) in [(key, "holds no certificate"), ("nowhere.pem".to_owned(), "No such file")] {
+        let refused = RedisStore::new(&format!("rediss://localhost?sslrootcert={file}"), OPTIONS).err().unwrap();
+        assert!(refused.to_string().contains(why), "{refused}");
+    }
 }
 
 /// A full server stores nothing of a batch, and goes on when it has room.

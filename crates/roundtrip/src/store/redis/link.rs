@@ -19,6 +19,8 @@
 //! nothing, so it is safe to call again. A connection that breaks is not: whoever calls
 //! decides.
 
+use std::error::Error;
+use std::sync::Arc;
 use std::time::Duration;
 
 use redis::aio::ConnectionLike;
@@ -76,11 +78,25 @@ impl LinkError {
             LinkError::Server(error) => error,
         };
         let path = server.to_owned();
+        if let Some(reason) = mistrust(&error) {
+            return StoreError::Io { path, reason };
+        }
         match error.code().map(Says::of) {
             Some(Says::Full) => StoreError::DiskFull { path },
             Some(Says::Other) => StoreError::Io { path, reason: error.to_string() },
             Some(_) | None => StoreError::Unknown,
         }
+    }
+}
+
+/// Why the server is not believed to be itself, if that is what failed: nothing will change by trying again.
+fn mistrust(error: &RedisError) -> Option<String> {
+    // The client shares what it says with clones of the error.
+    let shared = error.source()?.downcast_ref::<Arc<dyn Error + Send + Sync>>()?;
+    let io = shared.downcast_ref::<std::io::Error>()?;
+    match io.get_ref()?.downcast_ref::<rustls::Error>()? {
+        rustls::Error::InvalidCertificate(reason) => Some(format!("the server's certificate is refused: {reason}")),
+        other => Some(format!("TLS with the server failed: {other}")),
     }
 }
 

@@ -154,9 +154,10 @@ impl RedisStore {
     /// What URLs of such stores begin with.
     pub(super) const SCHEMES: [&'static str; 5] = ["redis", "rediss", "redis-cluster", "rediss-cluster", "redis+unix"];
 
-    /// A store at `redis://HOST`, `rediss://HOST` (TLS) or `redis-cluster://HOST:PORT,…`. Two
-    /// parameters are the store's own: `name=NAME`, since a server may keep many stores, and
-    /// `poll_only=true` to do without hints. The first call connects and checks that the
+    /// A store at `redis://HOST`, `rediss://HOST` (TLS) or `redis-cluster://HOST:PORT,…`. Three
+    /// parameters are the store's own: `name=NAME`, since a server may keep many stores,
+    /// `poll_only=true` to do without hints, and `sslrootcert=PATH` with the authorities that vouch for
+    /// the server, if those of the system do not. The first call connects and checks that the
     /// server keeps what it acknowledges; it needs a tokio runtime.
     pub fn new(url: &str, options: Options) -> Result<RedisStore, StoreError> {
         let place = Place::of(url)?;

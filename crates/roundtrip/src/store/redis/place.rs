@@ -8,9 +8,15 @@
 //! | `rediss-cluster://…` | the same by TLS |
 //! | `redis+unix:///PATH` | one server, by a socket |
 //!
-//! Parameters: `name=NAME`, the store's; `poll_only=true`, to do without hints.
+//! Parameters: `name=NAME`, the store's; `poll_only=true`, to do without hints; `sslrootcert=PATH`, by which
+//! authorities the server's certificate is verified, in place of the system's.
+//!
+//! By TLS the server's certificate and name are verified, always: an encrypted connection to nobody knows whom
+//! protects from nobody.
 
-use redis::{Client, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisError};
+use redis::{Client, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisError, TlsCertificates};
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
 
 use crate::store::StoreError;
 use crate::words::NAME_BYTES_MAX;
@@ -29,18 +35,25 @@ pub(super) struct Place {
 
 impl Place {
     pub(super) fn of(url: &str) -> Result<Place, StoreError> {
-        Place::parse(url).ok_or_else(|| StoreError::BadUrl { url: without_password(url) })
+        let bad = || StoreError::BadUrl { url: without_password(url) };
+        let (place, roots) = Place::parse(url).ok_or_else(bad)?;
+        match roots {
+            Some(path) => place.trusting(&path),
+            None => Ok(place),
+        }
     }
 
-    fn parse(url: &str) -> Option<Place> {
+    /// The place, and the file with the authorities that vouch for it, if one is named.
+    fn parse(url: &str) -> Option<(Place, Option<String>)> {
         let (base, parameters) = url.split_once('?').unwrap_or((url, ""));
-        let (mut name, mut poll_only, mut rest) = (NAME.to_owned(), false, Vec::new());
+        let (mut name, mut poll_only, mut roots, mut rest) = (NAME.to_owned(), false, None, Vec::new());
         for parameter in parameters.split('&').filter(|parameter| !parameter.is_empty()) {
             match parameter.split_once('=') {
                 Some(("name", given)) if is_name(given) => name = given.to_owned(),
                 Some(("poll_only", value @ ("true" | "false"))) => poll_only = value == "true",
-                // What makes no sense is left for the client to refuse.
-                Some(("name" | "poll_only", _)) => return None,
+                Some(("sslrootcert", path)) if !path.is_empty() => roots = Some(path.replace("%2F", "/")),
+                Some(("name" | "poll_only" | "sslrootcert", _)) => return None,
+                // What else makes no sense is left for the client to refuse.
                 _ => rest.push(parameter),
             }
         }
@@ -55,12 +68,31 @@ impl Place {
             true => each_node(one, nodes),
             false => vec![format!("{one}://{nodes}{rest}")],
         };
+        // What follows it could only ask for a certificate that is not verified; and no other scheme has one.
+        if url.contains('#') || (roots.is_some() && one != "rediss") {
+            return None;
+        }
         if one == "rediss" {
             // Whatever the process has chosen already is as good.
             let _chosen = rustls::crypto::ring::default_provider().install_default();
         }
         let nodes: Option<Vec<_>> = nodes.into_iter().map(|node| node.into_connection_info().ok()).collect();
-        Some(Place { nodes: nodes.filter(|nodes| !nodes.is_empty())?, name, poll_only, is_cluster })
+        Some((Place { nodes: nodes.filter(|nodes| !nodes.is_empty())?, name, poll_only, is_cluster }, roots))
+    }
+
+    /// The same, verified by the certificates in a PEM file; a file without any would trust nobody.
+    fn trusting(mut self, path: &str) -> Result<Place, StoreError> {
+        let bad = |reason: String| StoreError::Io { path: path.to_owned(), reason };
+        let roots = std::fs::read(path).map_err(|error| bad(error.to_string()))?;
+        if CertificateDer::pem_slice_iter(&roots).next().is_none() {
+            return Err(bad("it holds no certificate".to_owned()));
+        }
+        for node in &mut self.nodes {
+            let certificates = TlsCertificates { client_tls: None, root_cert: Some(roots.clone()) };
+            let client = Client::build_with_tls(node.clone(), certificates).map_err(|error| bad(error.to_string()))?;
+            *node = client.get_connection_info().clone();
+        }
+        Ok(self)
     }
 
     /// As errors name it.
@@ -136,7 +168,10 @@ mod tests {
 
     #[test]
     fn what_names_no_store_is_refused_without_its_password() {
-        for url in ["redis:", "redis-cluster://", "redis://h?name=", "redis://h?name=a}b", "redis://h?poll_only=yes"] {
+        let unknown =
+            ["redis:", "redis-cluster://", "redis://h?name=", "redis://h?name=a}b", "redis://h?poll_only=yes"];
+        let unverified = ["rediss://h#insecure", "rediss://h?sslrootcert=", "redis://h?sslrootcert=a.pem"];
+        for url in unknown.into_iter().chain(unverified) {
             assert!(matches!(Place::of(url), Err(StoreError::BadUrl { .. })), "{url}");
         }
         let refused = Place::of("redis://me:secret@h?name=").unwrap_err();
