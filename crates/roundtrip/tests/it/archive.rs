@@ -56,7 +56,7 @@ fn at(path: &Path) -> Place {
     Place::Url(format!("sqlite:{}", path.display()))
 }
 
-async fn copied(from: impl Into<Place>, to: impl Into<Place>) -> Copied {
+pub(crate) async fn copied(from: impl Into<Place>, to: impl Into<Place>) -> Copied {
     copy(from, to, |_| ControlFlow::Continue(())).await.unwrap_or_else(|error| panic!("{error}"))
 }
 

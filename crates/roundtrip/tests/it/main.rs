@@ -21,6 +21,8 @@ mod killed;
 mod lists;
 mod memory;
 #[cfg(feature = "postgres")]
+mod plans;
+#[cfg(feature = "postgres")]
 mod postgres;
 #[cfg(feature = "redis")]
 mod projections;

@@ -19,7 +19,7 @@ use crate::sharing::{nothing_is_lost, sharing};
 /// The one server of this test run.
 pub(crate) fn server() -> &'static PostgresServer {
     static SERVER: OnceLock<PostgresServer> = OnceLock::new();
-    SERVER.get_or_init(|| PostgresServer::start(&[]).unwrap())
+    SERVER.get_or_init(|| PostgresServer::start(&[PostgresServer::UNSYNCED]).unwrap())
 }
 
 /// A schema of its own, for as long as the server runs.
@@ -33,6 +33,11 @@ impl Default for OnServer {
 }
 
 impl OnServer {
+    /// A schema of another server.
+    pub(crate) fn at(url: String) -> OnServer {
+        OnServer(url)
+    }
+
     async fn store(&self, clock: Arc<dyn Clock>, options: Options) -> PostgresStore {
         let store = PostgresStore::new(&self.0, options).unwrap().with_clock(clock);
         store.start().await.unwrap();

@@ -29,7 +29,11 @@ SELECT l.seq, l.record, l.state, l.turn, l.due, l.deadline FROM (
         FROM unnest($3::integer[], $4::bigint[]) s(lane, nonce) JOIN parcel p USING (lane, nonce),
              generate_series(0, length(p.deliveries) / 32 - 1) at) n
     JOIN request l USING (id)";
-const ROUTES: &str = "SELECT seq, record, state, turn, due, deadline FROM request WHERE route = ANY($1::integer[])";
+/// One route after the other and in the order of their index: else a server that knows of one route with most of all
+/// requests goes through all of them for any.
+const ROUTES: &str = "
+SELECT l.seq, l.record, l.state, l.turn, l.due, l.deadline FROM unnest($1::integer[]) n(route), LATERAL (
+    SELECT * FROM request r WHERE r.route = n.route ORDER BY r.queued_state, r.seq) l";
 const BODIES: &str = "
 SELECT l.seq, l.encoding, l.payload, l.trace FROM unnest($1::bytea[]) n(id) JOIN live l USING (id)";
 /// As many of these, in order, as a reply has room for.
@@ -72,7 +76,7 @@ SELECT seq, record, state, turn, due, deadline, encoding, payload, trace FROM (
 WHERE l.before < $5";
 const CLAIMED: &str = "
 SELECT l.seq, l.record, l.state, l.turn, l.due, l.deadline, l.encoding, l.payload, l.trace
-FROM held h JOIN request l USING (seq) WHERE h.claim = ANY($1::bigint[])";
+FROM unnest($1::bigint[]) c(claim) JOIN held h USING (claim) JOIN request l USING (seq)";
 /// The first in line of each key, and those of it that are with workers.
 const LINES: &str = "
 SELECT l.seq, l.record, l.state, l.turn, l.due, l.deadline

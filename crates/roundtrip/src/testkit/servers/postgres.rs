@@ -15,6 +15,10 @@ pub struct PostgresServer {
 }
 
 impl PostgresServer {
+    /// What leaves it to the system when writes reach the disk: enough for whoever kills the server and not the
+    /// machine, and faster.
+    pub const UNSYNCED: &str = "fsync=off";
+
     /// Starts one, with these lines in its configuration; waits until it takes connections.
     pub fn start(settings: &[&str]) -> io::Result<PostgresServer> {
         let folder = new_folder("pg")?;
@@ -38,6 +42,11 @@ impl PostgresServer {
         let server = PostgresServer { folder, _keeper: keeper };
         server.wait_until_ready(None)?;
         Ok(server)
+    }
+
+    /// Where it writes what it has to say.
+    pub fn log(&self) -> PathBuf {
+        self.folder.join("log")
     }
 
     /// Waits until it takes connections; after a kill, until the one that comes next does.

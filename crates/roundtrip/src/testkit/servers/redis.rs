@@ -27,6 +27,10 @@ impl RedisServer {
     /// What makes every write durable before it is acknowledged.
     pub const SYNCED: &str = "--appendfsync always";
 
+    /// What leaves it to the system when writes reach the disk: enough for whoever kills the server and not the
+    /// machine, and faster.
+    pub const UNSYNCED: &str = "--appendfsync no";
+
     /// Starts one with an append-only file and these arguments; waits until it answers.
     pub fn start(settings: &str) -> io::Result<RedisServer> {
         let server = RedisServer::begin(settings)?;
@@ -98,10 +102,13 @@ pub struct RedisCluster(Vec<RedisServer>);
 impl RedisCluster {
     /// Starts the nodes, and waits until they have found each other.
     pub fn start() -> io::Result<RedisCluster> {
-        let settings = format!(
-            "{} --cluster-enabled yes --cluster-config-file nodes.conf --cluster-node-timeout 2000",
-            RedisServer::SYNCED
-        );
+        RedisCluster::start_with(RedisServer::SYNCED)
+    }
+
+    /// The same with these arguments.
+    pub fn start_with(settings: &str) -> io::Result<RedisCluster> {
+        let settings =
+            format!("{settings} --cluster-enabled yes --cluster-config-file nodes.conf --cluster-node-timeout 2000");
         let nodes = (0..NODES).map(|_| RedisServer::begin(&settings)).collect::<io::Result<Vec<_>>>()?;
         nodes.iter().try_for_each(|node| node.wait_until_ready(None))?;
         let mut create = Command::new("redis-cli");
