@@ -24,6 +24,7 @@ pub mod picture;
 pub mod samples;
 pub mod script;
 pub mod servers;
+pub mod silent;
 pub mod slow;
 pub mod suite;
 

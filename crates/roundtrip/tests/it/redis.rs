@@ -22,13 +22,13 @@ use crate::sharing::{HAPPEN_MAX, nothing_is_lost, sharing};
 /// The one server of this test run.
 fn server() -> &'static RedisServer {
     static SERVER: OnceLock<RedisServer> = OnceLock::new();
-    SERVER.get_or_init(|| RedisServer::start(RedisServer::SYNCED).unwrap())
+    SERVER.get_or_init(|| RedisServer::start(RedisServer::UNSYNCED).unwrap())
 }
 
 /// The one cluster of this test run.
 fn cluster() -> &'static RedisCluster {
     static CLUSTER: OnceLock<RedisCluster> = OnceLock::new();
-    CLUSTER.get_or_init(|| RedisCluster::start().unwrap())
+    CLUSTER.get_or_init(|| RedisCluster::start_with(RedisServer::UNSYNCED).unwrap())
 }
 
 /// A name that no other case has.

@@ -24,12 +24,28 @@ use roundtrip::store::query::{Bodies, Found, RequestView};
 use roundtrip::store::{Batched, MemoryStore, Options, ReadExt, Store, StoreExt};
 use roundtrip::testkit::bench::START;
 use roundtrip::testkit::samples::route;
+use roundtrip::testkit::silent::Silent;
 use roundtrip::words::{Payload, RequestId, WorkerName};
 use roundtrip::worker::{RawHandler, Worker, WorkerOptions};
 use tokio::task::JoinHandle;
 
-/// Each case once on the memory store and once on SQLite, each on a rig of its own.
+/// Each case once on the memory store, once with all hints lost, and once on SQLite, each on a rig of its own.
 macro_rules! on_each_store {
+    ($($case:ident)*) => {
+        crate::stations::on_stores_with_hints! { $($case)* }
+
+        mod without_hints {
+            $(#[tokio::test(start_paused = true)]
+            async fn $case() {
+                super::$case(crate::stations::Rig::without_hints()).await;
+            })*
+        }
+    };
+}
+pub(crate) use on_each_store;
+
+/// Each case on those that tell what changed at once: for what would come later without.
+macro_rules! on_stores_with_hints {
     ($($case:ident)*) => {
         mod memory {
             $(#[tokio::test(start_paused = true)]
@@ -47,7 +63,7 @@ macro_rules! on_each_store {
         }
     };
 }
-pub(crate) use on_each_store;
+pub(crate) use on_stores_with_hints;
 
 /// A store whose calls hold the paused clock, since its answers come from a thread that
 /// the clock does not know of.
@@ -99,6 +115,12 @@ impl Rig {
         let clock: Arc<dyn Clock> = Arc::new(TokioClock::starting_at(START));
         let store = Batched::new(MemoryStore::new(clock.clone(), Options::default()));
         Rig::new(Arc::new(store), clock, None)
+    }
+
+    /// In memory, where nobody is told that anything changed: polling alone must do.
+    pub(crate) fn without_hints() -> Rig {
+        let Rig { store, clock, .. } = Rig::in_memory();
+        Rig::new(Arc::new(Silent::new(store)), clock, None)
     }
 
     #[cfg(feature = "sqlite")]

@@ -39,7 +39,6 @@ on_each_store! {
     a_worker_may_wait_for_ever
     what_is_leased_while_stopping_is_given_back
     what_is_amended_before_a_grant_arrives_is_told
-    notices_reach_a_running_handler
     superseded_work_is_stopped_at_no_cost
     withdrawn_work_is_stopped_and_its_result_dropped
     what_a_handler_returns_decides
@@ -52,6 +51,16 @@ on_each_store! {
     a_fatal_store_error_ends_the_worker
     an_undefined_route_ends_the_worker
     work_that_comes_due_is_found_without_a_hint
+    a_missed_wake_up_costs_a_poll_at_most
+}
+
+/// Without hints a heartbeat would tell of it, much later.
+mod by_hints {
+    use super::notices_reach_a_running_handler;
+
+    super::super::on_stores_with_hints! {
+        notices_reach_a_running_handler
+    }
 }
 
 fn with(concurrency: usize) -> WorkerOptions {
@@ -613,6 +622,25 @@ async fn work_that_comes_due_is_found_without_a_hint(rig: Rig) {
     let begun = Instant::now();
     assert!(rig.ends([id(1)]).await.iter().all(is_settled));
     assert!((5..7).contains(&begun.elapsed().as_secs()), "{:?}", begun.elapsed());
+    worker.stop().await;
+}
+
+/// However long nothing came, what comes is leased within one interval of polling.
+async fn a_missed_wake_up_costs_a_poll_at_most(rig: Rig) {
+    rig.define(RoutePolicy::default()).await;
+    let options = with(1);
+    let poll = options.poll;
+    let worker = Task::of(rig.worker(options, square()));
+    for n in 1..=20 {
+        tokio::time::sleep(Duration::from_millis(n * 137)).await;
+        let admitted = rig.clock.now();
+        rig.admit(vec![numbered(n)]).await;
+        assert!(rig.ends([id(n)]).await.iter().all(is_settled));
+        let told = rig.store.timeline(id(n)).await.unwrap();
+        let leased = told.iter().find(|entry| matches!(entry.event, Event::Leased { .. })).unwrap();
+        let waited = Duration::from_millis(leased.at.0 - admitted.0);
+        assert!(waited <= poll, "request {n} waited for {waited:?}");
+    }
     worker.stop().await;
 }
 
