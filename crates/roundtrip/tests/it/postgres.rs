@@ -68,7 +68,10 @@ async fn a_newer_schema_is_refused() {
         tokio_postgres::connect(&schema.0.replace("?schema=", "?application_name="), NoTls).await.unwrap();
     let connection = tokio::spawn(connection);
     let name = schema.0.rsplit_once('=').unwrap().1;
-    client.batch_execute(&format!("INSERT INTO {name}.migration VALUES (99)")).await.unwrap();
+    client
+        .batch_execute(&format!("INSERT INTO {name}.migration VALUES (99); UPDATE {name}.numbers SET needs = 99"))
+        .await
+        .unwrap();
     drop(client);
     connection.await.unwrap().unwrap();
     let newer = PostgresStore::new(&schema.0, OPTIONS).unwrap();

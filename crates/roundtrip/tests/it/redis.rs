@@ -171,13 +171,33 @@ async fn keys_of_another_program_are_refused() {
     );
 }
 
+/// As a process of another format leaves the numbers, which this one's programs may or may not know.
+fn upgrade(place: &OnServer, format: &str, needs: &str) {
+    place.said("HINCRBY", "numbers", &["version", "1"]);
+    place.said("HSET", "numbers", &["format", format, "needs", needs]);
+}
+
+/// Processes of the format before go on, and start, beside one that only added something; until one needs more.
 #[tokio::test]
-async fn a_newer_format_is_refused() {
-    let place = OnServer::default();
-    place.store(Arc::new(ManualClock::at(START)), OPTIONS).await;
-    place.said("HSET", "numbers", &["format", "99"]);
-    let refused = RedisStore::new(&place.0, OPTIONS).unwrap().start().await.unwrap_err();
-    assert!(matches!(refused, StoreError::NewerFormat { found: 99, known: 1, .. }), "{refused}");
+async fn a_newer_format_is_refused_if_it_needs_a_newer_version() {
+    let (place, clock) = (OnServer::default(), Arc::new(ManualClock::at(START)));
+    let older = place.store(clock.clone(), OPTIONS).await;
+    older.apply_one(Define { route: route(), policy: policy() }).await.unwrap();
+    upgrade(&place, "2", "1");
+    older.apply_one(Admit { cursor: None, requests: vec![request(1)] }).await.unwrap();
+    let another = place.store(clock, OPTIONS).await;
+    another.apply_one(Admit { cursor: None, requests: vec![request(2)] }).await.unwrap();
+    assert_eq!(older.counts().await.unwrap()[0].requests, 2);
+    assert_eq!(place.said("HGET", "numbers", &["format"]), "2", "what is newer stays so");
+    upgrade(&place, "3", "3");
+    let refusals = [
+        older.apply_one(Admit { cursor: None, requests: vec![request(3)] }).await.err(),
+        older.counts().await.err(),
+        RedisStore::new(&place.0, OPTIONS).unwrap().start().await.err(),
+    ];
+    for refused in refusals {
+        assert!(matches!(refused, Some(StoreError::NewerFormat { found: 3, known: 1, .. })), "{refused:?}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -237,7 +237,7 @@ impl Keeper for PostgresKeeper {
     fn damage(&self, error: &PgError) -> Option<Fault> {
         match error {
             PgError::Damaged(damaged) => Some(Fault::new("the store", format!("is damaged: {damaged}"))),
-            PgError::Server(_) => None,
+            PgError::Server(_) | PgError::Newer { .. } => None,
         }
     }
 

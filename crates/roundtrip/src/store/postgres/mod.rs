@@ -59,10 +59,10 @@ const SCHEMA: &str = "roundtrip";
 
 const LOCK_NUMBERS: &str = "
 SELECT epoch, seq, entry, receipt, item, grp, journal_floor, fixtures,
-       (extract(epoch FROM clock_timestamp()) * 1000)::bigint, tick FROM numbers FOR UPDATE";
+       (extract(epoch FROM clock_timestamp()) * 1000)::bigint, tick, needs FROM numbers FOR UPDATE";
 const NUMBERS: &str = "
 SELECT epoch, seq, entry, receipt, item, grp, journal_floor, fixtures,
-       (extract(epoch FROM clock_timestamp()) * 1000)::bigint, tick FROM numbers";
+       (extract(epoch FROM clock_timestamp()) * 1000)::bigint, tick, needs FROM numbers";
 const FIXTURES: &str = "SELECT record FROM fixture WHERE version > $1";
 /// Later than every epoch before, and the time: a restored backup repeats none. Whoever goes by
 /// what it knows of the numbers learns of it.
@@ -445,6 +445,10 @@ impl Server {
     fn numbers(&self, answers: &[Vec<Row>]) -> Result<(Numbers, i64), PgError> {
         let row = answers.first().and_then(|rows| rows.first());
         let row = row.ok_or_else(|| Damaged::new("numbers", "no row"))?;
+        let (needs, known) = (row.try_get(10)?, migrate::KNOWN);
+        if needs > known {
+            return Err(PgError::Newer { needs, known });
+        }
         let number = |at: usize| row.try_get(at).map(uint);
         let high =
             HighWater { seq: number(1)?, entry: number(2)?, receipt: number(3)?, item: number(4)?, group: number(5)? };

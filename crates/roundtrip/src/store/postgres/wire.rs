@@ -60,6 +60,9 @@ pub(super) enum PgError {
     Server(#[from] tokio_postgres::Error),
     #[error(transparent)]
     Damaged(#[from] Damaged),
+    /// A newer version upgraded the schema so that this one cannot go on.
+    #[error("the schema needs version {needs}, and this one knows {known}")]
+    Newer { needs: i32, known: i32 },
 }
 
 impl PgError {
@@ -75,6 +78,11 @@ impl PgError {
     pub(super) fn at(self, server: &str) -> StoreError {
         let error = match self {
             PgError::Damaged(what) => return StoreError::Damaged(what.to_string()),
+            PgError::Newer { needs, known } => {
+                let version = |version: i32| u32::try_from(version).unwrap_or(0);
+                let (path, found, known) = (server.to_owned(), version(needs), version(known));
+                return StoreError::NewerFormat { path, found, known };
+            }
             PgError::Server(error) => error,
         };
         let path = server.to_owned();

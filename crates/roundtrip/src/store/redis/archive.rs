@@ -61,10 +61,6 @@ impl RedisKeeper {
             }
         }
         let known = server.flight(PROCESS, Mode::Look).look(None).await.map_err(|error| error.at(&server.name))?;
-        if known.format > u64::from(FORMAT) {
-            let found = u32::try_from(known.format).unwrap_or(u32::MAX);
-            return Err(LinkError::Newer(found).at(&server.name));
-        }
         if purpose == Purpose::Read && known.run.is_empty() {
             let reason = format!("there is none of the name {}", server.place.name);
             return Err(StoreError::NotAStore { path: server.name, reason });
@@ -309,6 +305,7 @@ impl Keeper for RedisKeeper {
             version: 0,
             run: String::new(),
             format: u64::from(FORMAT),
+            needs: 0,
             numbers: Numbers::default(),
             fixtures: FixtureRows::default(),
             heard: Heard::now(0),

@@ -6,6 +6,7 @@ use std::time::Duration;
 use redis::Value;
 use tokio::time::Instant;
 
+use super::FORMAT;
 use super::ask::{Arguments, bytes, found, list, number};
 use super::keys::Script;
 use super::link::{Link, LinkError};
@@ -45,6 +46,8 @@ pub(super) struct Known {
     /// Which store it is, whatever its name; empty before its first commit.
     pub(super) run: String,
     pub(super) format: u64,
+    /// The oldest format whose programs may work on it.
+    pub(super) needs: u64,
     /// All but the time.
     pub(super) numbers: Numbers,
     pub(super) fixtures: FixtureRows,
@@ -211,14 +214,17 @@ impl Flight<'_> {
         let high = HighWater { seq: first()?, entry: first()?, receipt: first()?, item: first()?, group: first()? };
         let journal_floor = first()?;
         let fixtures_version = number_or(numbers.next(), 0)?;
-        let format = number_or(numbers.next(), 0)?;
+        let (format, needs) = (number_or(numbers.next(), 0)?, number_or(numbers.next(), 0)?);
+        if needs > u64::from(FORMAT) {
+            return Err(LinkError::Newer(u32::try_from(needs).unwrap_or(u32::MAX)));
+        }
         let mut rows = BTreeMap::new();
         while let (Some(_name), record) = (fixtures.next(), fixtures.next()) {
             let fixture: Fixture = decode("fixture", &bytes(record)?)?;
             rows.insert(fixture.key(), fixture);
         }
         let numbers = Numbers { newest_epoch, high, journal_floor, fixtures: fixtures_version, ..Numbers::default() };
-        Ok(Known { version, run, format, numbers, fixtures: rows, heard })
+        Ok(Known { version, run, format, needs, numbers, fixtures: rows, heard })
     }
 }
 

@@ -62,6 +62,9 @@ use crate::words::UnixMs;
 
 /// The layout of keys and values that this version writes.
 const FORMAT: u32 = 1;
+/// The oldest format whose programs may go on working on what this version writes: those of a format that only
+/// adds what they neither read nor write go on, so that processes are upgraded one after the other.
+const NEEDS: u32 = 1;
 /// How many reads run at a time; others wait.
 const READERS_MAX: usize = 16;
 /// How often a read is disturbed by commits before it takes a turn of its own.
@@ -266,9 +269,6 @@ impl RedisStore {
     async fn begin_epoch(&self, writer: &mut Writer) -> Result<u64, LinkError> {
         let mut flight = self.server.flight("0", Mode::Turn);
         let known = flight.look(None).await?;
-        if known.format > u64::from(FORMAT) {
-            return Err(LinkError::Newer(u32::try_from(known.format).unwrap_or(u32::MAX)));
-        }
         let now = self.server.now(&known);
         let epoch = next_epoch(known.numbers.newest_epoch, now);
         let numbers = Numbers { newest_epoch: epoch, now, ..known.numbers };
@@ -605,7 +605,9 @@ fn numbers(known: &Known, changes: &Rows<'_>) -> Arguments {
         ("group", high.group),
         ("floor", floor),
         ("fixtures", fixtures),
-        ("format", u64::from(FORMAT)),
+        // What a newer version wrote stays newer.
+        ("format", known.format.max(u64::from(FORMAT))),
+        ("needs", known.needs.max(u64::from(NEEDS))),
     ];
     let mut arguments = Arguments::of(["run", &known.run]);
     for (name, number) in numbers {

@@ -20,7 +20,7 @@ local WEIGH = 32
 
 local me, mode, expected = ARGV[1], ARGV[2], ARGV[3]
 local certain, certain_tag, fixtures_known = ARGV[4], ARGV[5], ARGV[6]
-local NUMBER_FIELDS = {'version', 'run', 'epoch', 'seq', 'entry', 'receipt', 'item', 'group', 'floor', 'fixtures', 'format'}
+local NUMBER_FIELDS = {'version', 'run', 'epoch', 'seq', 'entry', 'receipt', 'item', 'group', 'floor', 'fixtures', 'format', 'needs'}
 
 local function get_all(key, fields)
   local values = {}
