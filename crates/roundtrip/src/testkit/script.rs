@@ -5,6 +5,8 @@
 
 use std::collections::BTreeSet;
 
+use futures_util::StreamExt;
+
 use super::bench::{Bench, Harness, must};
 use super::faulty::{Cut, Faulty};
 use super::picture::{Picture, Sights};
@@ -41,16 +43,21 @@ pub enum Trial {
     },
 }
 
+/// How many cuts are tried at once, each on a store of its own: most of the time a server is waited for.
+const CUTS_AT_ONCE: usize = 8;
+
 /// Runs the story through with a cut at every batch; the end must be that of the
 /// story without a cut.
 pub async fn cut_at_every_commit<H: Harness>(fresh: impl Fn() -> H, cut: Cut, crash: bool) {
     let (uncut, calls) = tell(Bench::open(fresh()).await, Trial::Plain).await;
     assert!(calls > 30, "the story has {calls} batches");
-    for call in 0..calls {
+    let (fresh, uncut) = (&fresh, &uncut.without_tokens());
+    let cut_at = |call: usize| async move {
         let (end, _) = tell(Bench::open(fresh()).await, Trial::Cut { call, cut, crash }).await;
         let context = format!("cut {cut:?} the commit of batch {call}, crash: {crash}");
-        uncut.clone().without_tokens().assert_same(&end.without_tokens(), context);
-    }
+        uncut.assert_same(&end.without_tokens(), context);
+    };
+    futures_util::stream::iter(0..calls).for_each_concurrent(CUTS_AT_ONCE, cut_at).await;
 }
 
 /// Tells the story to a store; shows the end, and how many batches there were.
