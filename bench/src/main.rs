@@ -14,6 +14,7 @@ mod report;
 mod soak;
 mod stations;
 mod trace;
+mod wake;
 
 use report::Report;
 
@@ -87,7 +88,13 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     if wanted("redis-backlog") {
         redis::flatness(&mut report, scale)?;
     }
+    if wanted("wake") {
+        wake::across_processes(&mut report, scale)?;
+    }
     // Minutes long, so only if asked for.
+    if only == Some("redis-growth") {
+        redis::growth(&mut report, scale)?;
+    }
     if only == Some("bloat") {
         postgres::bloat(&mut report, scale)?;
     }

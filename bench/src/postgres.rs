@@ -4,8 +4,10 @@
 //! The loop by hand keeps as many in flight, in three batches: one transaction, pipelined,
 //! completes the first, claims the second and enqueues the third.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use roundtrip::store::op::{Admit, Define};
-use roundtrip::store::policy::{Gate, RoutePolicy};
+use roundtrip::store::policy::{Gate, Horizon, Retention, RoutePolicy};
 use roundtrip::store::{Batched, Options, PostgresStore, Store, StoreExt};
 use roundtrip::testkit::servers::PostgresServer;
 use tokio_postgres::{Client, NoTls, Statement};
@@ -17,6 +19,8 @@ use crate::report::{Report, median};
 /// Live requests of the small backlog.
 const SMALL: usize = 1_000;
 const IN_FLIGHT: usize = 1024;
+/// How many entries the journal has, where growth is measured: few, so that it is full early.
+const JOURNAL: u64 = 10_000;
 /// How many are in flight, in runs beside the floor.
 pub(crate) const IN_FLIGHTS: [usize; 3] = [1, 128, IN_FLIGHT];
 
@@ -197,20 +201,48 @@ async fn left(watch: &Client, schema: &str) -> Result<(f64, f64), Failure> {
     Ok((row.get(0), row.get(1)))
 }
 
-/// Lifecycles while somebody else's snapshot keeps the server from clearing up, or not.
+/// Lifecycles, and upkeep that forgets what they leave; answers their rate.
+async fn and_forgotten(store: &Batched<PostgresStore>, first: u64, count: u64) -> Result<f64, Failure> {
+    let done = AtomicBool::new(false);
+    let going = async {
+        let rate = run(store.clone(), &[], first, IN_FLIGHT, count).await;
+        done.store(true, Ordering::SeqCst);
+        rate
+    };
+    let (rate, _) = tokio::try_join!(going, crate::redis::prune(store, &done))?;
+    Ok(rate)
+}
+
+/// Lifecycles while somebody else's snapshot keeps the server from clearing up, or not; and as many again after it.
 async fn under_snapshot(server: &PostgresServer, held: bool, count: u64) -> Result<(f64, f64), Failure> {
     let url = server.url("").replace("?schema=", "");
     let (watch, other) = (connect(&url).await?, connect(&url).await?);
     let schema = if held { "held" } else { "free" };
-    let store = open(server, schema).await?;
+    let options = Options { journal_entries: JOURNAL, ..Options::default() };
+    let store = Batched::new(PostgresStore::new(&server.url(schema), options)?);
+    let policy = RoutePolicy {
+        publish_on: Gate::Seen,
+        horizon: Horizon::UntilSettled,
+        retention: Retention { settled_ms: 0, failed_ms: 0, withdrawn_ms: 0 },
+        capacity: 10_000_000,
+        ..RoutePolicy::default()
+    };
+    store.apply_one(Define { route: route(), policy }).await?;
     if held {
         other.batch_execute("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM pg_class").await?;
     }
-    let rate = run(store.clone(), &[], 0, IN_FLIGHT, count).await?;
-    store.close().await?;
+    let rate = and_forgotten(&store, 0, count).await?;
     let (dead, megabytes) = left(&watch, schema).await?;
     eprintln!("  snapshot {schema}: {rate:.0}/s, {dead:.0} dead rows, {megabytes:.0} MB after {count} lifecycles");
-    drop(other);
+    if held {
+        other.batch_execute("COMMIT").await?;
+    }
+    for time in 1..=2 {
+        let rate = and_forgotten(&store, time * count, count).await?;
+        let (dead, megabytes) = left(&watch, schema).await?;
+        eprintln!("  as many again: {rate:.0}/s, {dead:.0} dead rows, {megabytes:.0} MB");
+    }
+    store.close().await?;
     watch.batch_execute(&format!("DROP SCHEMA {schema} CASCADE; CHECKPOINT")).await?;
     Ok((rate, megabytes))
 }

@@ -7,11 +7,12 @@
 
 use redis::Script;
 use redis::aio::MultiplexedConnection;
-use roundtrip::store::op::{Admit, Define};
-use roundtrip::store::policy::{Gate, RoutePolicy};
+use roundtrip::store::op::{Admit, Answer, Define, Effect, Grant, Lease, Op, Outcome, Prune};
+use roundtrip::store::policy::{Gate, Horizon, Retention, RoutePolicy};
 use roundtrip::store::projection::{Form, ListEnd, ListForm, MapForm, Projection, Template};
-use roundtrip::store::{Batched, Options, RedisStore, Store, StoreExt};
+use roundtrip::store::{Batched, Options, ReadExt, RedisStore, Store, StoreExt};
 use roundtrip::testkit::servers::RedisServer;
+use roundtrip::words::{ClaimId, WorkerName};
 
 use crate::Scale;
 use crate::lifecycle::{PAYLOAD_BYTES, id, request, route, run, runtime};
@@ -22,6 +23,12 @@ const SMALL: usize = 1_000;
 const IN_FLIGHT: usize = 1024;
 /// Live requests by which memory is measured.
 const LIVE: usize = 100_000;
+/// In how many parts growth is measured.
+const PARTS: u64 = 5;
+/// How long a lease lasts, where what a run left is taken over.
+const LEASE_MS: u64 = 2_000;
+/// How many entries the journal has, where growth is measured: few, so that it is full early.
+const JOURNAL: u64 = 10_000;
 /// How many are in flight, in runs beside the floor.
 pub(crate) const IN_FLIGHTS: [usize; 3] = [1, 128, IN_FLIGHT];
 
@@ -240,6 +247,91 @@ pub(crate) fn weights(report: &mut Report) -> Result<(), Failure> {
     report.cost("redis, memory of a live request less its payload".into(), live, beside, PAYLOAD_BYTES as f64, "bytes");
     let beside = "its payload".to_owned();
     report.cost("redis, memory of a receipt with its journal".into(), receipt, beside, PAYLOAD_BYTES as f64, "bytes");
+    report.store = "sqlite";
+    Ok(())
+}
+
+/// Requests that go through, end, and are forgotten as upkeep forgets: how much memory is in use, and how many keys
+/// there are, after each part of them.
+async fn go_through(server: &RedisServer, count: u64) -> Result<Vec<(f64, u64)>, Failure> {
+    let options = Options { journal_entries: JOURNAL, ..Options::default() };
+    let store = Batched::new(RedisStore::new(&server.url("growth"), options)?);
+    let retention = Retention { settled_ms: 0, failed_ms: 0, withdrawn_ms: 0 };
+    let policy = RoutePolicy {
+        publish_on: Gate::Seen,
+        horizon: Horizon::UntilSettled,
+        retention,
+        lease_ms: LEASE_MS,
+        crashes_max: u16::MAX,
+        capacity: 10_000_000,
+        ..RoutePolicy::default()
+    };
+    store.apply_one(Define { route: route(), policy }).await?;
+    let mut measured = Vec::new();
+    for part in 0..PARTS {
+        let (first, done) = (part * count / PARTS, std::sync::atomic::AtomicBool::new(false));
+        let going = async {
+            let rate = run(store.clone(), &[], first, IN_FLIGHT, count / PARTS).await;
+            done.store(true, std::sync::atomic::Ordering::SeqCst);
+            rate
+        };
+        let (rate, forgotten) = tokio::try_join!(going, prune(&store, &done))?;
+        drain(&store).await?;
+        let keys: u64 = redis::cmd("DBSIZE").query_async(&mut connect(server).await?).await?;
+        let megabytes = told(server, "memory", "used_memory_dataset").await? / 1_048_576.0;
+        let ended = (part + 1) * count / PARTS;
+        eprintln!("  after {ended}: {megabytes:.1} MB, {keys} keys, {rate:.0}/s, {forgotten} receipts forgotten");
+        measured.push((megabytes, keys));
+    }
+    store.close().await?;
+    Ok(measured)
+}
+
+/// Ends what the run before left in flight, as other workers would, and forgets it.
+async fn drain(store: &impl Store) -> Result<(), Failure> {
+    for claim in 0.. {
+        store.apply_one(Op::Rescue { limit: 1000 }).await?;
+        let (worker, claim) = (WorkerName::new("drain")?, ClaimId(u64::MAX - claim));
+        let lease = Lease { route: route(), worker, max: 1000, claim, lease_ms: None };
+        let Outcome::Applied(Effect::Leased(grants)) = store.apply_one(lease).await? else { continue };
+        let answer = |grant: Grant| {
+            let (id, token, response) = (grant.id, grant.token, grant.payload);
+            Op::Answer(Answer { id, token, response, follow_ups: Vec::new(), items: Vec::new() })
+        };
+        if grants.is_empty() && store.counts().await?.is_empty() {
+            break;
+        }
+        store.apply(grants.into_iter().map(answer).collect()).await?;
+    }
+    prune(store, &std::sync::atomic::AtomicBool::new(true)).await.map(drop)
+}
+
+/// Forgets receipts until all is done and nothing is left to forget.
+pub(crate) async fn prune(store: &impl Store, done: &std::sync::atomic::AtomicBool) -> Result<u64, Failure> {
+    let mut forgotten = 0;
+    loop {
+        let is_last = done.load(std::sync::atomic::Ordering::SeqCst);
+        let prune = Prune { limit: 1000, floors: Vec::new() };
+        match store.apply_one(prune).await? {
+            Outcome::Applied(Effect::Count(0)) if is_last => return Ok(forgotten),
+            Outcome::Applied(Effect::Count(0)) => tokio::time::sleep(std::time::Duration::from_millis(10)).await,
+            Outcome::Applied(Effect::Count(count)) => forgotten += count as u64,
+            other => return Err(format!("a prune brought {other:?}").into()),
+        }
+    }
+}
+
+/// Whether anything grows while everything ends and is forgotten.
+pub(crate) fn growth(report: &mut Report, scale: Scale) -> Result<(), Failure> {
+    report.store = "redis";
+    let server = RedisServer::start(RedisServer::SYNCED)?;
+    let count = scale.backlog as u64;
+    let measured = runtime()?.block_on(go_through(&server, count))?;
+    if let [(first, first_keys), .., (last, last_keys)] = measured[..] {
+        let (bench, beside) = (format!("redis, after {count} requests"), format!("after {}", count / PARTS));
+        report.cost(format!("{bench}, memory"), last, beside.clone(), first, "MB");
+        report.cost(format!("{bench}, keys"), last_keys as f64, beside, first_keys as f64, "keys");
+    }
     report.store = "sqlite";
     Ok(())
 }

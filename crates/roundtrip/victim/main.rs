@@ -81,7 +81,7 @@ fn main() -> Result<(), Failure> {
 }
 
 fn copy(from: &str, to: &str) -> Result<(), Failure> {
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let told = |progress: archive::Progress| match tell(&format!("page {}", progress.kind)) {
             Ok(()) => ControlFlow::Continue(()),
