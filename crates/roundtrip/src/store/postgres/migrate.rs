@@ -35,7 +35,8 @@ const VERSION: &str = "SELECT coalesce(max(version), 0)::integer FROM migration"
 const RECORD: &str = "INSERT INTO migration (version) VALUES ($1)";
 /// Nobody ticks from here on: whoever did would wait for a table while a step waits for its row.
 const HOLD_TICKS: &str = "SELECT FROM numbers FOR UPDATE";
-const NEED: &str = "UPDATE numbers SET needs = greatest(needs, $1)";
+/// It counts as a tick: whoever commits without a look, since nobody else ticked, must look.
+const NEED: &str = "UPDATE numbers SET needs = greatest(needs, $1), tick = tick + 1";
 const NEEDS: &str = "SELECT needs FROM numbers";
 
 /// Brings the schema to this version, if it is older; refuses one that needs a newer program.
