@@ -22,11 +22,16 @@ mod health;
 mod limits;
 mod live;
 mod logs;
+mod mempool;
 mod node;
+mod probe;
 mod quorum;
 mod source;
+mod subscription;
 mod watch;
 
 pub use event::{AbiError, BadFilter, BadSignature, EventSignature};
+pub use mempool::Mempool;
+pub use probe::Trouble;
 pub use source::{BadQuorum, EvmSource};
-pub use watch::Watch;
+pub use watch::{NoMatch, Watch};

@@ -212,7 +212,7 @@ impl Node {
     }
 
     /// All logs of a block, by its receipts, checked against its bloom.
-    async fn block_logs(&self, header: &Header) -> Result<Vec<WireLog>, CallError> {
+    pub(super) async fn block_logs(&self, header: &Header) -> Result<Vec<WireLog>, CallError> {
         let receipts = self.receipts(header).await?;
         let logs: Vec<WireLog> = receipts.into_iter().flat_map(|receipt| receipt.logs).collect();
         if logs.iter().any(|log| log.block_hash.0 != header.at.hash) || !explains(&logs, &header.bloom) {

@@ -43,7 +43,7 @@ mod tests {
         let route = RouteName::new("r").unwrap();
         let shown = (0..requests).map(|n| request(&route, Payload::raw(vec![n]))).collect();
         let at = Position { height: Height(height), hash: [fork; 32] };
-        SourceBlock { at, parent: [0; 32], time: UnixMs(0), requests: shown }
+        SourceBlock { at, parent: [0; 32], time: UnixMs(0), requests: shown, answered: Vec::new() }
     }
 
     #[test]

@@ -1,13 +1,16 @@
 //! The blocks of a chain, with the requests that their events make.
 
 use std::future::Future;
+use std::num::NonZeroU64;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use alloy::primitives::U64;
+use alloy::primitives::{B256, U64};
 use futures_util::future::{join_all, select_all};
 use roundtrip::inbox::Standing;
-use roundtrip::listener::{BlockSource, SourceBlock, SourceError, SourceFuture, Tips, flawed, request_with_id};
+use roundtrip::listener::{
+    Answered, BlockSource, SourceBlock, SourceError, SourceFuture, Tips, flawed, request_with_id,
+};
 use roundtrip::store::op::NewRequest;
 use roundtrip::words::{Height, OccurrenceId, Payload, RequestId, RouteName};
 use serde_json::{Value, json};
@@ -17,8 +20,9 @@ use super::health::{Health, order};
 use super::live::Live;
 use super::logs::{Occurrences, WireLog};
 use super::node::{Node, NodeError, ReadBlock};
+use super::probe::{Trouble, probe};
 use super::quorum::{agreed, agreed_blocks, reached_by};
-use super::watch::Watch;
+use super::watch::{Shows, Watch};
 use crate::rpc::{BadUrl, CallError, Finality, Header, Rpc};
 
 /// A chain whose events are requests, over JSON-RPC.
@@ -37,6 +41,8 @@ pub struct EvmSource {
     watches: Vec<Watch>,
     /// Where news of the chain come from.
     live: Vec<Arc<Live>>,
+    /// Blocks that are requests themselves.
+    ticks: Vec<Ticks>,
 }
 
 /// A quorum that could never come about, or that is none.
@@ -51,9 +57,30 @@ pub struct BadQuorum {
 type Asked<'a, T> = Pin<Box<dyn Future<Output = Result<T, CallError>> + Send + 'a>>;
 
 impl EvmSource {
+    /// What would keep a listener from its work, found out by asking every node, with one
+    /// call of each kind that a listener makes; for whoever checks a setup before it runs.
+    pub async fn probe(&self, from_block: Height) -> Vec<Trouble> {
+        let mut troubles = Vec::new();
+        for node in &self.nodes {
+            troubles.extend(probe(node, self.chain_id, self.finality, from_block, &self.watches).await);
+        }
+        for live in &self.live {
+            troubles.extend(live.probe().await.err().map(|why| Trouble::NoSubscriptions { node: live.name(), why }));
+        }
+        troubles
+    }
+
     /// The chain of this number, by way of a node. One that is on another chain is refused.
     pub fn new(rpc: Rpc, chain_id: u64, finality: Finality, watches: Vec<Watch>) -> EvmSource {
-        EvmSource { nodes: vec![Arc::new(Node::new(rpc))], quorum: 1, chain_id, finality, watches, live: Vec::new() }
+        EvmSource {
+            nodes: vec![Arc::new(Node::new(rpc))],
+            quorum: 1,
+            chain_id,
+            finality,
+            watches,
+            live: Vec::new(),
+            ticks: Vec::new(),
+        }
     }
 
     /// Another node of the same chain, asked when those before it fail.
@@ -69,6 +96,14 @@ impl EvmSource {
     pub fn live(mut self, url: &str) -> Result<EvmSource, BadUrl> {
         self.live.push(Arc::new(Live::new(url, &self.watches)?));
         Ok(self)
+    }
+
+    /// Every block whose height is a multiple of this is a request on a route:
+    /// `{"block": height, "hash": .., "time_ms": ..}`, of the identity [`Identity::Given`](roundtrip::inbox::Identity).
+    #[must_use]
+    pub fn ticking(mut self, route: RouteName, every: NonZeroU64) -> EvmSource {
+        self.ticks.push(Ticks { route, every });
+        self
     }
 
     /// Only what so many of the nodes show alike is taken, so that fewer can neither forge nor
@@ -178,23 +213,67 @@ impl EvmSource {
 
     fn blocks_of(&self, read: Vec<ReadBlock>) -> Vec<SourceBlock> {
         let block = |(header, logs): ReadBlock| {
-            let requests = self.requests(&logs);
-            SourceBlock { at: header.at, parent: header.parent, time: header.time, requests }
+            let (mut requests, answered) = self.shown(&logs);
+            requests.extend(self.ticks.iter().filter_map(|ticks| ticks.of(self.chain_id, &header)));
+            SourceBlock { at: header.at, parent: header.parent, time: header.time, requests, answered }
         };
         read.into_iter().map(block).collect()
     }
 
-    fn requests(&self, logs: &[WireLog]) -> Vec<NewRequest> {
+    /// What the logs of a block ask for, and what they show to be answered.
+    fn shown(&self, logs: &[WireLog]) -> (Vec<NewRequest>, Vec<Answered>) {
         let mut occurrences = Occurrences::on(self.chain_id);
-        let mut requests = Vec::new();
+        let (mut requests, mut answered) = (Vec::new(), Vec::new());
         for log in logs {
             let wanting = self.watches.iter().filter(|watch| watch.wants(&log.address, &log.topics));
-            let wanting: Vec<&Watch> = wanting.collect();
-            if !wanting.is_empty() {
-                requests.extend(requests_of(log, occurrences.of(log), &wanting));
+            let (asking, answering): (Vec<&Watch>, Vec<&Watch>) =
+                wanting.partition(|watch| watch.shows() == Shows::Request);
+            if !asking.is_empty() {
+                requests.extend(requests_of(log, occurrences.of(log), &asking));
             }
+            answered.extend(answering.into_iter().filter_map(|watch| answered_by(watch, log)));
         }
-        requests
+        (requests, answered)
+    }
+}
+
+/// The request that a log shows to be answered.
+fn answered_by(watch: &Watch, log: &WireLog) -> Option<Answered> {
+    let id = watch.event.decode(&log.body()).and_then(|args| {
+        let payload = payload_of(watch, log, "args", args);
+        watch.identity.id_of(&watch.route, &payload).map_err(|error| error.to_string())
+    });
+    match id {
+        Ok(id) => Some(Answered { route: watch.route.clone(), id: id? }),
+        Err(error) => {
+            tracing::error!(route = %watch.route, transaction = %log.transaction_hash, error, "an answer that cannot be read ends nothing");
+            None
+        }
+    }
+}
+
+/// A request on a route for every so many blocks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Ticks {
+    route: RouteName,
+    every: NonZeroU64,
+}
+
+impl Ticks {
+    /// The tick that a block is, if it is one. Its height is what makes it the same request; a
+    /// reorg gives it another block.
+    fn of(&self, chain_id: u64, header: &Header) -> Option<NewRequest> {
+        let height = header.at.height.0;
+        if !height.is_multiple_of(self.every.get()) {
+            return None;
+        }
+        let (route, chain) = (self.route.as_str().as_bytes(), chain_id.to_be_bytes());
+        let id = RequestId::of(&[b"tick", route, &chain, &height.to_be_bytes()]);
+        let occurrence = OccurrenceId::of(&[b"tick", route, &chain, &header.at.hash]);
+        let hash = B256::from(header.at.hash);
+        let payload = json!({"block": height.to_string(), "hash": hash, "time_ms": header.time.0.to_string()});
+        let tick = request_with_id(&self.route, id, Payload::json(payload.to_string()));
+        Some(NewRequest { occurrence, standing: Standing::Seen, ..tick })
     }
 }
 
@@ -280,7 +359,7 @@ impl BlockSource for EvmSource {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
-    use alloy::primitives::{Address, B256, Bytes, U64};
+    use alloy::primitives::{Address, Bytes};
     use roundtrip::inbox::{FieldPath, Identity};
 
     use super::*;
@@ -307,7 +386,7 @@ mod tests {
 
     fn made(watches: &[Watch], logs: &[WireLog]) -> Vec<NewRequest> {
         let rpc = Rpc::http("http://127.0.0.1:1").unwrap();
-        EvmSource::new(rpc, 1, Finality::Finalized, watches.to_vec()).requests(logs)
+        EvmSource::new(rpc, 1, Finality::Finalized, watches.to_vec()).shown(logs).0
     }
 
     #[test]
@@ -349,5 +428,47 @@ mod tests {
         let topic = watch.event.topic().unwrap();
         let requests = made(&[watch], &[log(vec![topic, B256::ZERO], &B256::ZERO.0)]);
         assert!(requests[0].flaw.as_ref().is_some_and(|flaw| flaw.text.contains("/args/nowhere")), "{requests:?}");
+    }
+
+    #[test]
+    fn an_answer_is_matched_to_its_request_by_the_fields_of_both() {
+        let fields = ["/address", "/args/id"].map(|path| FieldPath::new(path).unwrap());
+        let identity = Identity::Fields(fields.to_vec());
+        let route = RouteName::new("a").unwrap();
+        let asks = Watch::new(route.clone(), EventSignature::parse(ASKED).unwrap(), identity.clone());
+        let event = EventSignature::parse("Done(address indexed by, uint256 indexed id)").unwrap();
+        let answers = Watch::answers(route.clone(), event, identity).unwrap();
+        let (ask, done) = (asks.event.topic().unwrap(), answers.event.topic().unwrap());
+        let seven = B256::with_last_byte(7);
+        let source =
+            EvmSource::new(Rpc::http("http://127.0.0.1:1").unwrap(), 1, Finality::Finalized, vec![asks, answers]);
+        let logs = [
+            log(vec![ask, seven], &B256::ZERO.0),
+            log(vec![done, B256::ZERO, seven], &[]),
+            log(vec![done, B256::ZERO], &[]),
+        ];
+        let (requests, answered) = source.shown(&logs);
+        assert_eq!(requests.len(), 1);
+        assert_eq!(answered, [Answered { route: route.clone(), id: requests[0].id }], "and the bad one ends nothing");
+        let event = EventSignature::parse("Done(uint256 indexed id)").unwrap();
+        assert!(Watch::answers(route, event, Identity::Given).is_err(), "nothing says what it answers");
+    }
+
+    #[test]
+    fn a_block_is_a_tick_by_its_height() {
+        let ticks = Ticks { route: RouteName::new("t").unwrap(), every: NonZeroU64::new(5).unwrap() };
+        let header = |height: u64, fork: u8| Header {
+            at: roundtrip::words::Position { height: Height(height), hash: [fork; 32] },
+            parent: [0; 32],
+            time: roundtrip::words::UnixMs(60_000),
+            bloom: alloy::primitives::Bloom::ZERO,
+            base_fee: None,
+        };
+        assert_eq!(ticks.of(1, &header(9, 0)), None);
+        let (one, other) = (ticks.of(1, &header(10, 0)).unwrap(), ticks.of(1, &header(10, 1)).unwrap());
+        assert_eq!(one.id, other.id);
+        assert_ne!(one.occurrence, other.occurrence, "a reorg gave it another block");
+        let payload: Value = serde_json::from_slice(&one.payload.bytes).unwrap();
+        assert_eq!(payload, json!({"block": "10", "hash": B256::ZERO, "time_ms": "60000"}));
     }
 }

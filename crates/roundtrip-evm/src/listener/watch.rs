@@ -23,7 +23,22 @@ pub struct Watch {
     /// [`Identity::Given`] each log is a request of its own.
     pub identity: Identity,
     topics: Topics,
+    shows: Shows,
 }
+
+/// What it means that a log is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Shows {
+    /// Something is asked for.
+    Request,
+    /// What was asked for was answered.
+    Answer,
+}
+
+/// An event that shows answers and cannot say to what.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the answers of {0} cannot be matched to requests: give the route an identity of fields that both events have")]
+pub struct NoMatch(String);
 
 /// What the topics of a log must be, by their places; nothing at a place means anything.
 type Topics = [Vec<B256>; TOPICS_MAX];
@@ -36,7 +51,22 @@ impl Watch {
     pub fn new(route: RouteName, event: EventSignature, identity: Identity) -> Watch {
         let mut topics = Topics::default();
         topics[0].extend(event.topic());
-        Watch { route, event, addresses: Vec::new(), identity, topics }
+        Watch { route, event, addresses: Vec::new(), identity, topics, shows: Shows::Request }
+    }
+
+    /// All logs of an event by which the chain shows that a request was answered, by whomever:
+    /// the one of the same identity, whose fields this event must have too. It ends once the
+    /// block that shows it is final, unless an answer of ours is under way.
+    pub fn answers(route: RouteName, event: EventSignature, identity: Identity) -> Result<Watch, NoMatch> {
+        if !matches!(identity, Identity::Fields(_)) {
+            return Err(NoMatch(event.signature()));
+        }
+        Ok(Watch { shows: Shows::Answer, ..Watch::new(route, event, identity) })
+    }
+
+    /// What it means that one of those is there.
+    pub(super) fn shows(&self) -> Shows {
+        self.shows
     }
 
     /// Only those of these contracts.
@@ -165,7 +195,7 @@ mod tests {
             (watch(NOTED).at([there]), false),
         ];
         for (watch, shown) in cases {
-            assert_eq!(may_show(&bloom, &[watch.clone()]), shown, "{watch:?}");
+            assert_eq!(may_show(&bloom, std::slice::from_ref(&watch)), shown, "{watch:?}");
             assert!(!may_show(&Bloom::ZERO, &[watch]));
         }
         assert!(may_show(&bloom, &[watch("Other()"), watch(ASKED)]));

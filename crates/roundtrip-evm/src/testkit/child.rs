@@ -9,13 +9,18 @@ use std::sync::Arc;
 
 use alloy::primitives::Address;
 use roundtrip::clock::{Clock, SystemClock};
+use roundtrip::inbox::{FieldPath, Identity};
+use roundtrip::listener::FollowerOptions;
+use roundtrip::relay::Relay;
+use roundtrip::station::Shutdown;
+use roundtrip::store::policy::RoutePolicy;
 use roundtrip::store::{Options, open};
-use roundtrip::words::{Height, UnixMs};
+use roundtrip::words::{Height, RouteName, UnixMs};
 use serde::{Deserialize, Serialize};
 
 use super::account::dev_signers;
 use super::deployment::{Deployment, Failed, GAS, Pace, by_the_contract};
-use crate::Rpc;
+use crate::{EventSignature, EvmSource, Finality, Rpc, Watch};
 
 /// What a child is told; it travels as JSON in its first argument.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -87,6 +92,96 @@ pub async fn obey(orders: &Orders) -> Result<(), Failed> {
     Ok(store.close().await?)
 }
 
+/// What a child that only listens is told.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ListenOrders {
+    /// The nodes.
+    pub urls: Vec<String>,
+    /// Which chain they are on.
+    pub chain_id: u64,
+    /// The store.
+    pub store: String,
+    /// The event, of any contract.
+    pub event: String,
+    /// The argument that makes it the same request.
+    pub argument: String,
+    /// The route that the requests take.
+    pub route: String,
+    /// Whose cursors move; each of them reads all.
+    pub listeners: Vec<String>,
+}
+
+/// What either kind of child is told.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum AnyOrders {
+    /// To listen.
+    Listen(ListenOrders),
+    /// To run a deployment.
+    Deploy(Orders),
+}
+
+impl AnyOrders {
+    /// Does what it is told.
+    pub async fn obey(&self) -> Result<(), Failed> {
+        match self {
+            AnyOrders::Listen(orders) => listen(orders).await,
+            AnyOrders::Deploy(orders) => obey(orders).await,
+        }
+    }
+}
+
+impl ListenOrders {
+    /// What makes it the same request.
+    pub fn identity(&self) -> Result<Identity, Failed> {
+        Ok(Identity::Fields(vec![FieldPath::new(&format!("/args/{}", self.argument))?]))
+    }
+
+    fn source(&self) -> Result<EvmSource, Failed> {
+        let event = EventSignature::parse(&self.event)?;
+        let watch = Watch::new(RouteName::new(&self.route)?, event, self.identity()?);
+        let mut urls = self.urls.iter();
+        let first = Rpc::http(urls.next().ok_or("no URL")?)?;
+        let mut source = EvmSource::new(first, self.chain_id, Finality::Finalized, vec![watch]);
+        for url in urls {
+            source = source.also(Rpc::http(url)?);
+        }
+        Ok(source)
+    }
+}
+
+/// What a child does that only listens: a relay for each listener, so that each has seats of
+/// its own to win and to lose.
+async fn listen(orders: &ListenOrders) -> Result<(), Failed> {
+    let store = open(&orders.store, Options::default())?;
+    let pace = Pace::default();
+    let stop = Shutdown::new();
+    let mut relays = Vec::new();
+    for listener in &orders.listeners {
+        let policy = RoutePolicy { identity: orders.identity()?, ..RoutePolicy::default() };
+        let follow = FollowerOptions {
+            from_block: Height(1),
+            seat_ms: pace.hold_ms,
+            poll: pace.poll,
+            ..FollowerOptions::default()
+        };
+        let relay = Relay::new(store.clone())
+            .name(&format!("{listener}-{}", std::process::id()))
+            .stop_on(&stop)
+            .without_upkeep()
+            .define(&orders.route, policy)
+            .follow(listener, "chain", Arc::new(orders.source()?), &[&orders.route], follow);
+        relays.push(relay.start().await?);
+    }
+    let left_alone = tokio::task::spawn_blocking(|| std::io::copy(&mut std::io::stdin(), &mut std::io::sink()));
+    left_alone.await??;
+    stop.cancel();
+    for relay in relays {
+        relay.ended().await?;
+    }
+    Ok(store.close().await?)
+}
+
 /// A child at work; dropped, it is killed.
 pub struct Child {
     process: std::process::Child,
@@ -94,7 +189,7 @@ pub struct Child {
 
 impl Child {
     /// Starts a program that obeys its first argument.
-    pub fn start(program: &Path, orders: &Orders) -> Result<Child, Failed> {
+    pub fn start(program: &Path, orders: &impl Serialize) -> Result<Child, Failed> {
         let process = Command::new(program)
             .arg(serde_json::to_string(orders)?)
             .stdin(Stdio::piped())

@@ -1,11 +1,14 @@
 //! Nodes that a test writes: one chain of blocks and logs, and any number of nodes that show
 //! it, each with the moods of a provider. They answer what a listener asks for, in this
-//! process, and nothing else.
+//! process or over HTTP, and nothing else.
 //!
 //! Unlike the development chain nothing is executed here, so a test can say what no honest
 //! node would: logs that are hidden, forged, cut off, or of another branch.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::future::IntoFuture;
+use std::io;
+use std::net::Ipv4Addr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 
@@ -13,7 +16,13 @@ use alloy::primitives::{Address, B256, Bloom, BloomInput, Bytes, U64, keccak256}
 use alloy::rpc::client::RpcClient;
 use alloy::rpc::json_rpc::{RequestPacket, ResponsePacket};
 use alloy::transports::{TransportError, TransportErrorKind, TransportFut};
+use axum::Router;
+use axum::extract::State;
+use axum::http::header;
+use axum::routing::post;
 use serde_json::{Value, json};
+use tokio::net::TcpListener;
+use tokio::task::JoinSet;
 use tower_service::Service;
 
 use crate::rpc::Rpc;
@@ -96,6 +105,13 @@ impl FakeChain {
         chain.finalized = height.min(chain.blocks.len() as u64 - 1);
     }
 
+    /// Every log on the chain, with its height, in order.
+    pub fn logs(&self) -> Vec<(u64, FakeLog)> {
+        let chain = self.blocks();
+        let heights = (0u64..).zip(&chain.blocks);
+        heights.flat_map(|(height, block)| block.logs.iter().map(move |log| (height, log.clone()))).collect()
+    }
+
     /// The height of the newest block.
     pub fn head(&self) -> u64 {
         self.blocks().blocks.len() as u64 - 1
@@ -129,6 +145,8 @@ pub struct Moods {
     pub forges: BTreeMap<u64, Vec<FakeLog>>,
     /// It does not know receipts by the block, nor one by one.
     pub no_receipts: bool,
+    /// It does not know which blocks are safe or final.
+    pub no_tags: bool,
 }
 
 /// One node on a chain; clones are the same one.
@@ -187,6 +205,7 @@ impl FakeNode {
         let head = (chain.blocks.len() as u64 - 1).saturating_sub(moods.lag);
         let height = match tag.as_str()? {
             "latest" => head,
+            "safe" | "finalized" if moods.no_tags => return None,
             "safe" | "finalized" => chain.finalized.min(head),
             number => u64::from_str_radix(number.trim_start_matches("0x"), 16).ok()?,
         };
@@ -267,6 +286,36 @@ impl FakeNode {
                 json!({"jsonrpc": "2.0", "id": request["id"], "error": {"code": code, "message": message}})
             }
         }
+    }
+}
+
+impl FakeNode {
+    /// Serves the node over HTTP on a free port of this machine, until what is returned is dropped.
+    pub async fn serve_http(&self) -> io::Result<ServedNode> {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
+        let url = format!("http://{}", listener.local_addr()?);
+        let respond = |State(node): State<FakeNode>, request: String| async move {
+            let request: Value = serde_json::from_str(&request).unwrap_or_default();
+            ([(header::CONTENT_TYPE, "application/json")], node.respond(&request).to_string())
+        };
+        let router = Router::new().route("/", post(respond)).with_state(self.clone());
+        let mut server = JoinSet::new();
+        server.spawn(axum::serve(listener, router).into_future());
+        Ok(ServedNode { url, _server: server })
+    }
+}
+
+/// A node that is served over HTTP.
+pub struct ServedNode {
+    url: String,
+    /// Dropped, it is gone.
+    _server: JoinSet<io::Result<()>>,
+}
+
+impl ServedNode {
+    /// Where it is served.
+    pub fn url(&self) -> &str {
+        &self.url
     }
 }
 

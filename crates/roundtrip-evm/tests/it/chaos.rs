@@ -372,17 +372,17 @@ async fn nothing_is_lost_or_doubled_however_often_it_is_killed() {
 }
 
 /// The one server of this test run.
-fn postgres() -> &'static PostgresServer {
+pub(super) fn postgres() -> &'static PostgresServer {
     static SERVER: OnceLock<PostgresServer> = OnceLock::new();
     SERVER.get_or_init(|| PostgresServer::start(&[]).unwrap())
 }
 
-fn redis() -> &'static RedisServer {
+pub(super) fn redis() -> &'static RedisServer {
     static SERVER: OnceLock<RedisServer> = OnceLock::new();
     SERVER.get_or_init(|| RedisServer::start(RedisServer::SYNCED).unwrap())
 }
 
-fn redis_cluster() -> &'static RedisCluster {
+pub(super) fn redis_cluster() -> &'static RedisCluster {
     static CLUSTER: OnceLock<RedisCluster> = OnceLock::new();
     CLUSTER.get_or_init(|| RedisCluster::start().unwrap())
 }

@@ -546,3 +546,37 @@ async fn a_withdrawn_request_is_marked_so() {
     assert_eq!(receipt.end, End::Withdrawn);
     running.stop().await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_probe_says_what_a_node_lacks_and_what_to_do() {
+    let chain = one_in_each(9);
+    chain.finalize(9);
+    let node = FakeNode::on(&chain, CHAIN_ID);
+    let troubles = async |from: u64| -> Vec<String> {
+        source(&[&node]).probe(Height(from)).await.iter().map(ToString::to_string).collect()
+    };
+    assert_eq!(troubles(1).await, Vec::<String>::new());
+    assert_eq!(troubles(10).await, Vec::<String>::new(), "the next block");
+    let one = async |from: u64, part: &str| {
+        let found = troubles(from).await;
+        assert!(matches!(&found[..], [only] if only.contains(part)), "{found:?}");
+    };
+    one(11, "the first block to read is 11, and the newest of a node is 9: correct from_block").await;
+    node.moods().pruned_below = 5;
+    one(1, "use a node with an archive, or a later from_block").await;
+    assert_eq!(troubles(5).await, Vec::<String>::new());
+    node.moods().no_receipts = true;
+    one(5, "does not show a block's receipts").await;
+    node.moods().no_receipts = false;
+    node.moods().no_tags = true;
+    one(5, "set a depth instead").await;
+    node.moods().chain_id = Some(1);
+    one(5, "is on chain 1, not on 7: correct its URL").await;
+    node.moods().silent = true;
+    one(5, "connection refused").await;
+    node.moods().silent = false;
+    node.moods().chain_id = None;
+    node.moods().no_tags = false;
+    let live = source(&[&node]).live("ws://127.0.0.1:1/KEY").unwrap().probe(Height(5)).await;
+    assert!(matches!(&live[..], [only] if !only.to_string().contains("KEY")), "{live:?}");
+}

@@ -2,11 +2,21 @@
 //! `removed: true` too, which Anvil never does. The follower polls once in an hour, so what
 //! comes in comes by news.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use alloy::primitives::{Address, B256};
 use futures_util::{SinkExt, StreamExt};
+use roundtrip::clock::SystemClock;
 use roundtrip::inbox::Standing;
+use roundtrip::relay::Relay;
 use roundtrip::store::policy::RoutePolicy;
+use roundtrip::store::query::{Found, ListFilter};
+use roundtrip::store::{MemoryStore, Options, ReadExt};
+use roundtrip::words::{PAGE_MAX, RouteName};
+use roundtrip_evm::Rpc;
+use roundtrip_evm::listener::Mempool;
+use roundtrip_evm::testkit::node::{AnvilOptions, Node};
 use serde_json::{Value, json};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_tungstenite::tungstenite::Message;
@@ -160,4 +170,44 @@ fn a_url_that_is_no_websocket_is_refused_and_its_key_is_not_shown() {
     let node = roundtrip_evm::testkit::fakenode::FakeNode::on(&Default::default(), 7);
     let error = source(&[&node]).live("https://eth.example/KEY").unwrap_err().to_string();
     assert!(error.contains("neither ws:// nor wss://") && !error.contains("KEY"), "{error}");
+}
+
+#[tokio::test]
+async fn transactions_that_wait_to_be_mined_are_requests() {
+    let clock = Arc::new(SystemClock::new());
+    let node = Node::anvil(AnvilOptions::default()).await.unwrap();
+    let rpc = Rpc::http(node.url().as_str()).unwrap();
+    let client = rpc.client();
+    let socket = node.url().as_str().replacen("http", "ws", 1);
+    let store = MemoryStore::new(clock.clone(), Options::default());
+    let route = RouteName::new("pending").unwrap();
+    let (watched, other) = (Address::repeat_byte(1), Address::repeat_byte(2));
+    let mempool = Mempool::new(rpc, &socket, route.clone(), vec![watched]).unwrap();
+    let relay =
+        Relay::new(Arc::new(store.clone())).define("pending", RoutePolicy::default()).source("mempool", mempool);
+    let running = relay.start().await.unwrap();
+    let from: Vec<Address> = client.request("eth_accounts", ()).await.unwrap();
+    let send = async |to: Address| -> B256 {
+        client.request("eth_sendTransaction", (json!({"from": from[0], "to": to, "value": "0x7"}),)).await.unwrap()
+    };
+    // Whether anybody listens yet shows only by what is heard.
+    let mut sent = Vec::new();
+    let heard = async {
+        loop {
+            send(other).await;
+            sent.push(send(watched).await);
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            let page = store.list(ListFilter { limit: PAGE_MAX, ..ListFilter::default() }).await.unwrap();
+            if let Some(view) = page.requests.first() {
+                return view.id;
+            }
+        }
+    };
+    let id = tokio::time::timeout(BOUND, heard).await.unwrap();
+    let Some(Found::Live(_, bodies)) = store.get(id).await.unwrap() else { panic!("it is there") };
+    let payload: Value = serde_json::from_slice(&bodies.payload.bytes).unwrap();
+    assert_eq!((&payload["to"], &payload["value"]), (&json!(watched.to_string()), &json!("7")));
+    let hash: B256 = payload["hash"].as_str().unwrap().parse().unwrap();
+    assert!(sent.contains(&hash), "and nothing that goes elsewhere");
+    running.shutdown().await.unwrap();
 }

@@ -27,7 +27,9 @@ pub use crate::foreign::BadList;
 pub use cursor::{Cursor, Head};
 pub(crate) use cursor::{CursorStep, Origin};
 pub use every::{CatchUp, Every, Tick};
-pub use follow::{BlockSource, Follower, FollowerOptions, FollowerStats, SourceBlock, SourceError, SourceFuture, Tips};
+pub use follow::{
+    Answered, BlockSource, Follower, FollowerOptions, FollowerStats, SourceBlock, SourceError, SourceFuture, Tips,
+};
 #[cfg(feature = "redis")]
 pub use list::{ListItem, RedisList};
 pub use submit::{Ending, SubmitError, Submitted, Submitter};

@@ -132,6 +132,8 @@ impl Fixture {
             Fixture::Cursor { listener, .. } => (3, listener.to_string()),
             Fixture::Seat { seat: Seat::Lane(name), .. } => (4, name.to_string()),
             Fixture::Seat { seat: Seat::Route(name), .. } => (5, name.to_string()),
+            // No name has a space in it.
+            Fixture::Seat { seat: Seat::Feed(route, origin), .. } => (5, format!("{route} {origin}")),
             Fixture::Seat { seat: Seat::Upkeep, .. } => (6, String::new()),
             Fixture::Seat { seat: Seat::Destination(name), .. } => (7, name.to_string()),
         }

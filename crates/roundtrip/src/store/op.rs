@@ -203,10 +203,11 @@ pub struct NewRequest {
     pub flaw: Option<Box<ErrorNote>>,
 }
 
-/// A change to a live request, by the lead of its route.
+/// A change to a live request, by a lead of its route.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Amend {
-    /// The token of the route's seat.
+    /// The token of the route's seat, or of its feed from the origin that shows the
+    /// occurrence. A supersession, and an answer elsewhere, may be told by any of its feeds.
     pub lead: Token,
     /// What changed.
     pub change: Amendment,
@@ -340,12 +341,15 @@ pub struct Release {
 pub enum Seat {
     /// To write on a lane.
     Lane(LaneName),
-    /// To amend a route's requests.
+    /// To amend a route's requests, wherever they come from.
     Route(RouteName),
     /// To deliver to a destination that has no lanes.
     Destination(Destination),
     /// To do the upkeep.
     Upkeep,
+    /// To amend what one origin shows on a route. Each origin of a route has a lead of its
+    /// own, so that several can feed it from different machines.
+    Feed(RouteName, OriginName),
 }
 
 /// Takes a free seat, or keeps one's own for longer.

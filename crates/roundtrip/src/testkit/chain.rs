@@ -491,6 +491,7 @@ impl BlockSource for TestChain {
                 return Err(SourceError::Unreachable("no such block yet".into()));
             }
             let shown = |block: ChainBlock| SourceBlock {
+                answered: Vec::new(),
                 at: block.at,
                 parent: block.parent,
                 time: time(block.at.height),

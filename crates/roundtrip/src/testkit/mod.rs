@@ -73,6 +73,7 @@ macro_rules! conformance {
                 withdrawal_takes_the_last_occurrence
                 nothing_is_amended_after_assignment
                 answered_elsewhere_ends_it
+                each_origin_of_a_route_has_its_lead
             }
             work {
                 each_request_is_handed_out_once

@@ -48,7 +48,8 @@ impl Picture {
         }
         if let Reply::Routes(routes) = must(store.read(Query::Routes).await, "routes") {
             for route in routes {
-                picture.ask(store, Query::Seat(Seat::Route(route.name))).await;
+                picture.ask(store, Query::Seat(Seat::Route(route.name.clone()))).await;
+                picture.ask(store, Query::Seat(Seat::Feed(route.name, crate::testkit::samples::origin()))).await;
             }
         }
         if let Reply::Lanes(lanes) = picture.ask(store, Query::Lanes).await {

@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use roundtrip::clock::Clock;
 use roundtrip::inbox::{End, Standing, StateKind};
 use roundtrip::listener::{
-    BlockSource, Follower, FollowerOptions, FollowerStats, SourceBlock, SourceError, SourceFuture, Tips,
+    Answered, BlockSource, Follower, FollowerOptions, FollowerStats, SourceBlock, SourceError, SourceFuture, Tips,
 };
 use roundtrip::station::{Shutdown, StationError};
 use roundtrip::store::op::{Admit, Amendment, Define, NewRequest, Op, Outcome, Prune, Seat};
@@ -102,7 +102,15 @@ impl Chain {
         hash[..8].copy_from_slice(&script.mined.to_be_bytes());
         let height = Height(script.blocks.len() as u64);
         let parent = script.blocks.last().map_or([0; 32], |block| block.at.hash);
-        script.blocks.push(SourceBlock { at: Position { height, hash }, parent, time: UnixMs(height.0), requests });
+        let (at, time) = (Position { height, hash }, UnixMs(height.0));
+        script.blocks.push(SourceBlock { at, parent, time, requests, answered: Vec::new() });
+    }
+
+    /// A block that shows this request to be answered.
+    fn mine_answer(&self, request: u64) {
+        self.mine(&[]);
+        let answered = Answered { route: route(), id: id(request) };
+        self.script().blocks.last_mut().unwrap().answered.push(answered);
     }
 
     fn mine_empty(&self, count: usize) {
@@ -371,7 +379,7 @@ async fn it_catches_up_and_passes_empty_blocks() {
     assert_eq!(origins[0].head.map(|head| (head.height, head.at)), Some((Height(110), UnixMs(110))), "and the height");
     running.stop().await;
     assert!(
-        world.store.seat(Seat::Route(route())).await.unwrap().unwrap().until <= world.clock.now(),
+        world.store.seat(Seat::Feed(route(), origin())).await.unwrap().unwrap().until <= world.clock.now(),
         "the seat is free"
     );
 }
@@ -642,6 +650,37 @@ async fn what_a_source_hid_at_first_is_found_by_the_second_pass() {
     assert_eq!(running.stats.missed(), 1);
     world.chain.script().hidden.clear();
     assert!(world.chain.calls.load(Ordering::SeqCst) > before);
+    running.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_others_answered_ends_once_that_is_final() {
+    let mut world = World::new().await;
+    world.chain.mine(&[event(1), event(2), event(3)]);
+    let running = world.start();
+    world.chain.mine_answer(1);
+    pass(SHORT).await;
+    assert_eq!(world.sight(1).await, live(1, 1, Standing::Seen), "a reorg may take the answer back");
+    // It does, and another request is answered instead.
+    world.chain.take_back(1);
+    world.chain.mine_answer(2);
+    world.chain.mine_empty(2);
+    world.chain.finalize_all();
+    pass(SHORT).await;
+    assert_eq!(world.sight(1).await, live(1, 1, Standing::Final));
+    assert_eq!(world.sight(2).await, Sight::Ended(End::Elsewhere));
+    running.stop().await;
+    // What is final when it is first read ends in the same commit; what is unknown changes nothing.
+    world.chain.mine(&[event(4)]);
+    world.chain.mine_answer(4);
+    world.chain.mine_answer(77);
+    world.chain.mine_answer(3);
+    world.chain.finalize_all();
+    let running = world.start();
+    pass(SHORT).await;
+    assert_eq!(world.sight(4).await, Sight::Ended(End::Elsewhere));
+    assert_eq!(world.sight(3).await, Sight::Ended(End::Elsewhere));
+    assert_eq!(world.cursor().await, Some(world.chain.head()));
     running.stop().await;
 }
 

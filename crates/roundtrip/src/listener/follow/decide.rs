@@ -279,7 +279,8 @@ mod tests {
     }
 
     fn block(height: u64, fork: u8) -> SourceBlock {
-        SourceBlock { at: at(height, fork), parent: at(height - 1, fork).hash, time: UnixMs(0), requests: Vec::new() }
+        let (at, parent) = (at(height, fork), at(height - 1, fork).hash);
+        SourceBlock { at, parent, time: UnixMs(0), requests: Vec::new(), answered: Vec::new() }
     }
 
     fn blocks(heights: impl IntoIterator<Item = u64>, fork: u8) -> Vec<SourceBlock> {
@@ -294,7 +295,7 @@ mod tests {
     fn window(tip: u64, finalized: u64) -> Window {
         let mut window = Window::from(Some(at(10, 0)));
         window.checked = true;
-        (11..=tip).for_each(|height| window.push(Link { at: at(height, 0), shown: Vec::new() }));
+        (11..=tip).for_each(|height| window.push(Link { at: at(height, 0), shown: Vec::new(), answered: Vec::new() }));
         window.raise(Height(finalized));
         window
     }
@@ -414,7 +415,7 @@ mod tests {
         for height in 11..=tip {
             let here = shown.iter().filter(|(_, at)| *at == height);
             let shown = here.map(|(n, _)| (occurrence(*n), RequestId([*n; 32]))).collect();
-            window.push(Link { at: at(height, 0), shown });
+            window.push(Link { at: at(height, 0), shown, answered: Vec::new() });
         }
         window.raise(Height(finalized));
         window

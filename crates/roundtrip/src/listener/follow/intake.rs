@@ -4,17 +4,22 @@
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 
-use super::source::SourceBlock;
+use super::source::{Answered, SourceBlock};
 use super::window::Link;
 use super::{Follower, Halt, Known, Pace, broken, decide, halted, rolled_back};
 use crate::inbox::Standing;
 use crate::listener::{Cursor, flawed};
 use crate::persist;
-use crate::store::op::{Admission, Admit, ChainTick, CursorMove, Effect, Invalid, NewRequest, Outcome, Stale};
+use crate::store::op::{
+    Admission, Admit, Amend, ChainTick, CursorMove, Effect, Invalid, NewRequest, Op, Outcome, Stale,
+};
 use crate::words::{ADMIT_MAX, BATCH_BYTES_MAX, Height, PAYLOAD_BYTES_MAX, Payload, Place, Position, UnixMs};
 
 /// Most bytes of payload in one admission.
 const ADMIT_BYTES_MAX: usize = BATCH_BYTES_MAX / 2;
+
+/// Most requests that end in one commit because they were answered elsewhere.
+const ENDS_MAX: usize = 1024;
 
 /// What became of blocks that were to be stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,9 +41,12 @@ impl Follower {
         let is_final = |link: &&Link| known.window.is_final(link.at.height);
         let mark = links.iter().rev().find(is_final).map(|link| link.at);
         let next = Self::cursor_next(known, mark);
+        let mut answered = Self::answered_up_to(known, next);
+        let passed = links.iter().filter(|link| next.is_some_and(|next| link.at.height <= next.height));
+        answered.extend(passed.flat_map(|link| link.answered.iter().cloned()));
         let requests: Vec<NewRequest> = blocks.into_iter().flat_map(|block| self.requests_of(known, block)).collect();
         if !requests.is_empty() || next != known.cursor.map(|cursor| cursor.at) {
-            match self.admit(known, requests, next).await? {
+            match self.admit(known, requests, next, answered).await? {
                 Stored::All => {}
                 Stored::Full => return Ok(Pace::Rest),
                 Stored::Moved => return Ok(Pace::Again),
@@ -80,6 +88,12 @@ impl Follower {
         }
     }
 
+    /// What the blocks that were read show to be answered, and the cursor has not passed.
+    fn answered_up_to(known: &Known, next: Option<Position>) -> Vec<Answered> {
+        let after = known.cursor.map(|cursor| cursor.at.height);
+        next.map_or(Vec::new(), |next| known.window.answered(after, next.height))
+    }
+
     /// What a block shows, with its place and standing.
     fn requests_of(&self, known: &Known, block: SourceBlock) -> Vec<NewRequest> {
         let height = block.at.height;
@@ -93,24 +107,41 @@ impl Follower {
     pub(super) async fn move_cursor(&self, known: &mut Known) -> Result<(), Halt> {
         let next = Self::cursor_next(known, None);
         if next != known.cursor.map(|cursor| cursor.at) {
-            self.admit(known, Vec::new(), next).await?;
+            let answered = Self::answered_up_to(known, next);
+            self.admit(known, Vec::new(), next, answered).await?;
         }
         Ok(())
     }
 
-    /// Stores requests in as many commits as it takes; the last one moves the cursor.
+    /// Stores requests in as many commits as it takes; the last one moves the cursor, and ends
+    /// what the blocks that the cursor passes show to be answered elsewhere.
     async fn admit(
         &self,
         known: &mut Known,
         requests: Vec<NewRequest>,
         next: Option<Position>,
+        answered: Vec<Answered>,
     ) -> Result<Stored, Halt> {
         let mut pieces = pieces(requests, known.admit_max);
+        let mut ended = known.leads.ends(&answered);
+        if ended.len() > ENDS_MAX {
+            // What is answered must be there before it ends.
+            pieces.push_back(Vec::new());
+        }
         while let Some(piece) = pieces.pop_front() {
             let to = next.filter(|_| pieces.is_empty());
             let cursor = to.map(|next| CursorMove { listener: self.listener.clone(), expected: known.cursor, next });
-            let admit = Admit { cursor, requests: piece.clone() };
-            match persist::apply_one(&*self.store, admit).await? {
+            if to.is_some() {
+                self.end_most(&mut ended).await?;
+            }
+            let mut batch = vec![Op::Admit(Admit { cursor, requests: piece.clone() })];
+            batch.extend(ended.iter().filter(|_| to.is_some()).cloned().map(Op::Amend));
+            // What was answered elsewhere may have ended, or be sent: then that decides.
+            let outcomes = persist::apply(&*self.store, batch).await?;
+            let Some(outcome) = outcomes.into_iter().next() else {
+                return Err(broken("an admission was not answered".to_owned()));
+            };
+            match outcome {
                 Outcome::Applied(Effect::Admitted(admissions, cursor))
                 | Outcome::Duplicate(Effect::Admitted(admissions, cursor)) => {
                     known.cursor = cursor.or(known.cursor);
@@ -141,6 +172,15 @@ impl Follower {
         }
         known.admit_max = known.admit_max.saturating_mul(2).min(ADMIT_MAX);
         Ok(Stored::All)
+    }
+
+    /// Ends what was answered elsewhere, but for as many as one commit takes besides.
+    async fn end_most(&self, ended: &mut Vec<Amend>) -> Result<(), Halt> {
+        while ended.len() > ENDS_MAX {
+            let some = ended.drain(..ENDS_MAX).map(Op::Amend).collect();
+            persist::apply(&*self.store, some).await?;
+        }
+        Ok(())
     }
 
     /// What the store refuses for good, as a dead letter that it takes.

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use super::decide::{self, Unsettled, Unsettleds};
 use super::intake::height_of;
+use super::source::Answered;
 use super::window::Window;
 use super::{Follower, Halt, Known, broken, rolled_back};
 use crate::inbox::Standing;
@@ -79,6 +80,15 @@ impl Leads {
     fn token(&self, route: &RouteName) -> Option<Token> {
         let led = self.routes.iter().find(|led| led.route == *route)?;
         led.seat
+    }
+
+    /// The amendments that end what was answered elsewhere, on the routes that are led.
+    pub(super) fn ends(&self, answered: &[Answered]) -> Vec<Amend> {
+        let end = |answered: &Answered| {
+            let lead = self.token(&answered.route)?;
+            Some(Amend { lead, change: Amendment::Elsewhere { id: answered.id } })
+        };
+        answered.iter().filter_map(end).collect()
     }
 
     /// Somebody else has the seat: what is known of the route is out of date from now on.
@@ -212,7 +222,8 @@ impl Follower {
     async fn hold_seat(&self, known: &mut Known, at: usize) -> Result<(), Halt> {
         let led = &mut known.leads.routes[at];
         let (route, before) = (led.route.clone(), led.seat);
-        let lead = Lead { seat: Seat::Route(route.clone()), holder: self.holder.clone(), ttl_ms: self.options.seat_ms };
+        let seat = Seat::Feed(route.clone(), self.origin.clone());
+        let lead = Lead { seat, holder: self.holder.clone(), ttl_ms: self.options.seat_ms };
         match persist::apply_one(&*self.store, lead).await? {
             Outcome::Applied(Effect::Led(token, _)) if before == Some(token) => {}
             Outcome::Applied(Effect::Led(token, _)) => {
@@ -448,7 +459,7 @@ impl Follower {
     /// Gives the seats up.
     pub(super) async fn step_down(&self, leads: &Leads) {
         let lead = |led: &Led| {
-            let seat = Seat::Route(led.route.clone());
+            let seat = Seat::Feed(led.route.clone(), self.origin.clone());
             Op::Lead(Lead { seat, holder: self.holder.clone(), ttl_ms: 0 })
         };
         let batch: Vec<Op> = leads.routes.iter().filter(|led| led.seat.is_some()).map(lead).collect();

@@ -13,7 +13,7 @@
 //! above it are read again: what is known is recognised by its occurrence. Meanwhile the
 //! blocks above it are remembered, and a reorg goes back to where the chains part.
 //!
-//! One follower at a time leads a route and amends its requests. How far it got is a cursor
+//! One follower at a time leads what an origin feeds to a route, and amends its requests. How far it got is a cursor
 //! of its own, named after route and origin: everything on the chain up to there is final in
 //! the store too. Whoever leads next starts there, so that it knows of every occurrence that
 //! is not final in the store whether it is on the chain.
@@ -36,7 +36,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-pub use source::{BlockSource, SourceBlock, SourceError, SourceFuture, Tips};
+pub use source::{Answered, BlockSource, SourceBlock, SourceError, SourceFuture, Tips};
 
 use again::Again;
 use decide::{Joined, Reach, Step};
@@ -151,8 +151,7 @@ pub struct Follower {
     pub source: Arc<dyn BlockSource>,
     /// What the time is.
     pub clock: Arc<dyn Clock>,
-    /// Who leads; unique to a process and its start. Followers of one process that feed one
-    /// route from several origins must have the same, so that they lead it together.
+    /// Who leads; unique to a process and its start.
     pub holder: HolderName,
     /// Whose cursor moves.
     pub listener: ListenerName,

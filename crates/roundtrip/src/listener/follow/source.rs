@@ -4,7 +4,7 @@ use std::future::Future;
 use std::pin::Pin;
 
 use crate::store::op::NewRequest;
-use crate::words::{Height, Position, UnixMs};
+use crate::words::{Height, Position, RequestId, RouteName, UnixMs};
 
 /// A future that a source hands out.
 pub type SourceFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, SourceError>> + Send + 'a>>;
@@ -67,4 +67,15 @@ pub struct SourceBlock {
     pub time: UnixMs,
     /// What it shows, in its order. The follower sets place and standing.
     pub requests: Vec<NewRequest>,
+    /// The requests that it shows to be answered, by whomever.
+    pub answered: Vec<Answered>,
+}
+
+/// A request that somebody has answered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answered {
+    /// On which route it is.
+    pub route: RouteName,
+    /// Which.
+    pub id: RequestId,
 }

@@ -3,7 +3,7 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use super::source::SourceBlock;
+use super::source::{Answered, SourceBlock};
 use crate::words::{Height, OccurrenceId, Position, RequestId};
 
 /// A block that was read.
@@ -12,12 +12,14 @@ pub(super) struct Link {
     pub(super) at: Position,
     /// What it shows, in its order.
     pub(super) shown: Vec<(OccurrenceId, RequestId)>,
+    /// What it shows to be answered.
+    pub(super) answered: Vec<Answered>,
 }
 
 impl Link {
     pub(super) fn of(block: &SourceBlock) -> Link {
         let shown = block.requests.iter().map(|request| (request.occurrence, request.id)).collect();
-        Link { at: block.at, shown }
+        Link { at: block.at, shown, answered: block.answered.clone() }
     }
 }
 
@@ -103,6 +105,13 @@ impl Window {
 
     pub(super) fn links(&self) -> impl DoubleEndedIterator<Item = &Link> {
         self.links.iter()
+    }
+
+    /// What the blocks above one height, up to another, show to be answered.
+    pub(super) fn answered(&self, after: Option<Height>, to: Height) -> Vec<Answered> {
+        let first = self.links.partition_point(|link| after.is_some_and(|after| link.at.height <= after));
+        let passed = self.links.range(first..).take_while(|link| link.at.height <= to);
+        passed.flat_map(|link| link.answered.iter().cloned()).collect()
     }
 
     /// How many heights lie between the base and this one.

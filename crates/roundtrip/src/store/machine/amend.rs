@@ -6,7 +6,7 @@ use crate::inbox::{End, Occurrence, Standing, State, StateKind};
 use crate::store::disk::{Body, Disk, RequestHead, RequestRow};
 use crate::store::journal::Event;
 use crate::store::op::{Amend, Amendment, Effect, Invalid, Missing, Notice, Outcome, Seat, Stale};
-use crate::words::{Height, OCCURRENCES_MAX, OccurrenceId, Payload, Place, RequestId, Seq, Token};
+use crate::words::{Height, OCCURRENCES_MAX, OccurrenceId, OriginName, Payload, Place, RequestId, Seq, Token};
 
 impl Machine {
     pub(super) fn amend<D: Disk>(&mut self, disk: &mut D, op: Amend) -> Result<Outcome, Outcome> {
@@ -46,19 +46,35 @@ impl Machine {
     fn amendable(&mut self, lead: Token, occurrence: &OccurrenceId) -> Result<Slot, Outcome> {
         let slot = self.find_occurrence(occurrence);
         let slot = slot.ok_or(Outcome::NotFound(Missing::Occurrence(*occurrence)))?;
-        self.check_lead(lead, slot)?;
+        let shown = self.requests.get(slot).occurrences.as_slice().iter().find(|shown| shown.id == *occurrence);
+        let origin = shown.and_then(|shown| shown.origin);
+        let origin = origin.map(|no| self.origins[usize::from(no.0)].name.clone());
+        self.check_lead(lead, slot, |feed| Some(feed) == origin.as_ref())?;
         Ok(slot)
     }
 
     fn live_for_lead<D: Disk>(&mut self, disk: &mut D, lead: Token, id: &RequestId) -> Result<Slot, Outcome> {
         let slot = self.live(disk, id, Stale::State)?;
-        self.check_lead(lead, slot)?;
+        self.check_lead(lead, slot, |_| true)?;
         Ok(slot)
     }
 
-    fn check_lead(&mut self, lead: Token, slot: Slot) -> Result<(), Outcome> {
+    /// Whether this token is of the request's route, or of a feed of it that may speak here.
+    fn check_lead(&mut self, lead: Token, slot: Slot, may: impl Fn(&OriginName) -> bool) -> Result<(), Outcome> {
         let route = self.route(self.requests.get(slot).route).name.clone();
-        self.check_seat(&Seat::Route(route), lead)
+        let feeds = self.origins.iter().map(|origin| &origin.name).filter(|origin| may(origin));
+        let seats: Vec<Seat> = feeds.map(|origin| Seat::Feed(route.clone(), origin.clone())).collect();
+        let held = |seat: &&Seat| self.seats.get(*seat).is_some_and(|tenure| tenure.token == lead);
+        let taken = |seat: &&Seat| self.seats.contains_key(*seat);
+        let seat = seats.iter().find(held).or_else(|| seats.iter().find(taken)).cloned();
+        let whole = Seat::Route(route);
+        match seat {
+            // Where both are taken, the refusal names who leads the feed.
+            Some(seat) if self.seats.get(&whole).is_none_or(|tenure| tenure.token != lead) => {
+                self.check_seat(&seat, lead)
+            }
+            _ => self.check_seat(&whole, lead),
+        }
     }
 
     /// Refuses what comes too late: bytes may be out for it.

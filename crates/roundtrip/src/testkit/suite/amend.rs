@@ -4,12 +4,13 @@ use crate::inbox::{Standing, StateKind};
 use crate::sender::AttemptKind;
 use crate::store::Topic;
 use crate::store::op::{
-    Admission, Amend, Amendment, Effect, Fail, Missing, NewRequest, Notice, Op, Outcome, Remedy, Seat, Stale, Verdict,
+    Admission, Amend, Amendment, Effect, Fail, Lead, Missing, NewRequest, Notice, Op, Outcome, Remedy, Seat, Stale,
+    Verdict,
 };
 use crate::store::policy::{Gate, RoutePolicy};
 use crate::testkit::bench::Bench;
 use crate::testkit::samples::*;
-use crate::words::{ErrorClass, Height, Payload, Token};
+use crate::words::{ErrorClass, Height, OriginName, Payload, Place, Token};
 
 async fn led(bench: &Bench, policy: RoutePolicy) -> Token {
     bench.define(policy).await;
@@ -257,4 +258,34 @@ pub async fn answered_elsewhere_ends_it(bench: Bench) {
     }
     let late = bench.apply(answer(&grant)).await;
     assert_eq!(late, Outcome::Stale(Stale::Lease(StateKind::Elsewhere)));
+}
+
+/// What each origin shows on a route is amended by a lead of its own, fenced by its own seat.
+pub async fn each_origin_of_a_route_has_its_lead(bench: Bench) {
+    bench.define(policy()).await;
+    let other = name_of_another_origin();
+    let there = Place { origin: other.clone(), height: Height(7) };
+    bench.admit(vec![request(1), NewRequest { place: Some(there), ..request(2) }]).await;
+    let feed = |origin: &OriginName| Seat::Feed(route(), origin.clone());
+    let first = bench.lead(feed(&origin())).await;
+    let second = bench.apply(Lead { seat: feed(&other), holder: other_holder(), ..lead() }).await;
+    let Outcome::Applied(Effect::Led(second, _)) = second else { panic!("the other seat is free: {second:?}") };
+    let not_its = |outcome: Outcome| assert!(matches!(outcome, Outcome::Stale(Stale::Seat { .. })), "{outcome:?}");
+    not_its(bench.apply(finalize(first, 2)).await);
+    not_its(bench.apply(finalize(second, 1)).await);
+    assert!(bench.apply(finalize(first, 1)).await.holds());
+    assert!(bench.apply(finalize(second, 2)).await.holds());
+    // Whoever takes a feed over fences the one before, and nobody else.
+    let freed = Lead { seat: feed(&other), holder: other_holder(), ttl_ms: 0 };
+    assert!(bench.apply(freed).await.holds());
+    bench.lead(feed(&other)).await;
+    not_its(bench.apply(orphan(second, 2)).await);
+    bench.admit(vec![request(3)]).await;
+    assert!(bench.apply(orphan(first, 3)).await.holds());
+    // Any of them may tell that somebody else answered.
+    assert!(bench.apply(elsewhere(first, 2)).await.holds());
+}
+
+fn name_of_another_origin() -> OriginName {
+    OriginName::new("chain-b").unwrap_or_else(|error| panic!("{error}"))
 }
