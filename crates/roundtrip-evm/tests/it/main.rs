@@ -14,5 +14,6 @@ mod live;
 mod nodes;
 mod proxy;
 mod simulation;
+mod storm;
 mod witness;
 mod world;
