@@ -1,12 +1,17 @@
 //! Ticks that need nothing from the server but their commit, for a process that is alone.
 
+use redis::Value;
+
 use super::ask::{Arguments, bytes, list, number};
 use super::flight::{Certain, Flight, Heard, Known, Mode};
 use super::link::LinkError;
 use super::put::Brought;
 use super::{LATE_MAX, RedisStore, Writer, Written, hints};
-use crate::store::loan::{Assumed, Changes, Sight, Ticked};
+use crate::store::loan::{Assumed, Changes, Damaged, Sight, Ticked};
 use crate::store::op::{Op, Outcome};
+
+/// How many requests a commit by script may change.
+const SCRIPT_ROWS_MAX: usize = 32;
 
 /// A tick that is done with what is at hand.
 struct Done<'a> {
@@ -58,12 +63,38 @@ impl RedisStore {
         Ok(flight.look(Some(known.clone())).await?.version == known.version)
     }
 
-    /// Commits if all is as expected, and answers when that was.
+    /// Commits if all is as expected, and answers when that was. A script does it at once; but it
+    /// takes the server longer to read many arguments as a script's than as those of commands.
     async fn commit_if(&self, done: &Done<'_>, changes: &Changes<'_>) -> Result<Option<Heard>, LinkError> {
         // What is left of a group's items takes a script of its own.
         if !changes.gone_groups.is_empty() {
             return Ok(None);
         }
+        let link = &self.server.writing;
+        let is_large = changes.live.len() + changes.gone.len() > SCRIPT_ROWS_MAX;
+        let arguments = self.expectations(done, if is_large { None } else { Some(changes) })?;
+        let answer = match is_large {
+            true => link.watch(&self.server.commit, &arguments).await?,
+            false => link.call(&self.server.commit, &arguments).await?,
+        };
+        let mut answer = list(answer)?;
+        if bytes(answer.next())? != b"done" {
+            return Ok(None);
+        }
+        if !is_large {
+            return Ok(Some(Heard::now(number(answer.next())?)));
+        }
+        let mut commands = self.server.commands(done.known, changes, &Brought::default(), done.epoch)?;
+        commands.extend([self.server.publish(done.ticked, done.epoch), redis::cmd("TIME")]);
+        match link.commit(&commands).await {
+            Ok(mut answers) => Ok(Some(Heard::from_time(answers.pop().unwrap_or(Value::Nil))?)),
+            Err(LinkError::Moved) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// What `commit.lua` is to make sure of, and what it then writes, if anything.
+    fn expectations(&self, done: &Done<'_>, writes: Option<&Changes<'_>>) -> Result<Arguments, Damaged> {
         let mut arguments = Arguments::of([done.process]);
         arguments.push_number(done.known.version);
         arguments.push_number(done.certain.version);
@@ -75,6 +106,10 @@ impl RedisStore {
         arguments.push_number(LATE_MAX.as_millis());
         arguments.push_counted(&Arguments::of(done.assumed.ids.iter().map(|id| id.0)));
         arguments.push_counted(&Arguments::of(done.assumed.occurrences.iter().map(|occurrence| occurrence.0)));
+        let Some(changes) = writes else {
+            arguments.push_all(["", ""]);
+            return Ok(arguments);
+        };
         arguments.push(&self.server.channel);
         arguments.push(hints::message(done.ticked.touched(), done.epoch));
         for command in self.server.rows(done.known, changes, &Brought::default(), done.epoch)? {
@@ -82,9 +117,6 @@ impl RedisStore {
             arguments.push_number(command.key as usize);
             arguments.push_counted(&command.arguments);
         }
-        let mut answer = list(self.server.writing.call(&self.server.commit, &arguments).await?)?;
-        let is_done = bytes(answer.next())? == b"done";
-        let heard = Heard::now(number(answer.next())?);
-        Ok(is_done.then_some(heard))
+        Ok(arguments)
     }
 }

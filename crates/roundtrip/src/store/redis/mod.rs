@@ -425,9 +425,7 @@ impl RedisStore {
     /// The commands of a commit. The last tells the time, and those before it show.
     fn commands(&self, known: &Known, done: &Done<'_>) -> Result<Vec<Cmd>, Damaged> {
         let mut commands = self.server.commands(known, &done.changes, &done.brought, done.epoch)?;
-        let mut publish = redis::cmd("PUBLISH");
-        publish.arg(&self.server.channel).arg(hints::message(done.ticked.touched(), done.epoch));
-        commands.push(publish);
+        commands.push(self.server.publish(done.ticked, done.epoch));
         commands.extend(done.shown.iter().cloned());
         commands.push(redis::cmd("TIME"));
         Ok(commands)
@@ -554,6 +552,13 @@ impl Server {
         ];
         commands.extend(put::put(changes, brought, known.numbers.newest_epoch)?);
         Ok(commands)
+    }
+
+    /// Tells other processes what a tick touched.
+    fn publish(&self, ticked: &Ticked, epoch: u64) -> Cmd {
+        let mut publish = redis::cmd("PUBLISH");
+        publish.arg(&self.channel).arg(hints::message(ticked.touched(), epoch));
+        publish
     }
 
     /// The commands that write these changes, and give back the turn.

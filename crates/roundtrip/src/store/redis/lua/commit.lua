@@ -1,10 +1,11 @@
 -- Commits a tick that looked at nothing, if all is as it expected: validates first, then writes.
+-- With no commands it only validates, for a transaction that watches since.
 --
 -- ARGV: process, version that is expected, version and tag that the process knows of for certain,
 --       the time that it took it to be or '', how far off that may be;
 --       how many ids have neither a live request nor a receipt, and those ids;
 --       how many occurrences have neither, and those;
---       where hints go, and the hint;
+--       where hints go, and the hint or '';
 --       then for each command its name, the place of its key, how many arguments it has, and those.
 -- Answer: 'done' or 'otherwise', and the time. Otherwise nothing is written.
 
@@ -49,5 +50,7 @@ while at <= #ARGV do
   end
   at = last + 1
 end
-redis.call('PUBLISH', channel, hint)
+if hint ~= '' then
+  redis.call('PUBLISH', channel, hint)
+end
 return {'done', now}
