@@ -11,6 +11,8 @@ use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, ConnectionInfo, FromRedisValue, IntoConnectionInfo, RedisError, Script};
 use tokio::sync::Mutex;
 
+use crate::store::without_password;
+
 /// How long the server may take to answer, and to connect.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
 const CONNECT_MAX: Duration = Duration::from_secs(2);
@@ -134,14 +136,6 @@ impl Foreign {
 pub(crate) fn check_name(list: &str) -> Result<(), BadList> {
     let fits = (1..=KEY_BYTES_MAX).contains(&list.len()) && !list.starts_with("roundtrip:");
     if fits { Ok(()) } else { Err(BadList::Name) }
-}
-
-/// A URL as an error may show it.
-fn without_password(url: &str) -> String {
-    match (url.split_once("://"), url.rsplit_once('@')) {
-        (Some((scheme, _)), Some((_, place))) => format!("{scheme}://...@{place}"),
-        _ => url.to_owned(),
-    }
 }
 
 #[cfg(test)]

@@ -421,6 +421,27 @@ pub fn open(url: &str, options: Options) -> Result<Arc<dyn Store>, StoreError> {
         Some((scheme, _)) if RedisStore::SCHEMES.contains(&scheme) => {
             Ok(Arc::new(Batched::new(RedisStore::new(url, options)?)))
         }
-        _ => Err(StoreError::BadUrl { url: url.to_owned() }),
+        _ => Err(StoreError::BadUrl { url: without_password(url) }),
+    }
+}
+
+/// A URL as an error may show it.
+pub(crate) fn without_password(url: &str) -> String {
+    match (url.split_once("://"), url.rsplit_once('@')) {
+        (Some((scheme, _)), Some((_, place))) => format!("{scheme}://...@{place}"),
+        _ => url.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_error_shows_a_password() {
+        assert_eq!(without_password("postgres://me:secret@h:1/d"), "postgres://...@h:1/d");
+        assert_eq!(without_password("postgres://h/d"), "postgres://h/d");
+        let refused = open("http://me:secret@h/d", Options::default()).err();
+        assert_eq!(refused, Some(StoreError::BadUrl { url: "http://...@h/d".to_owned() }));
     }
 }

@@ -48,7 +48,7 @@ use super::loan::{self, Changes as Rows, Damaged, First, FixtureRows, Known, Num
 use super::op::{Op, Outcome};
 use super::projection::{Announcement, BadView, View, check_views};
 use super::query::{Query, Reply};
-use super::{Changes, Hints, Options, Store, StoreError, StoreFuture, Topic, check_batch};
+use super::{Changes, Hints, Options, Store, StoreError, StoreFuture, Topic, check_batch, without_password};
 use crate::clock::Clock;
 use crate::words::UnixMs;
 
@@ -515,14 +515,6 @@ fn take_parameters(url: &str) -> Option<(String, Own)> {
     Some((if rest.is_empty() { base } else { format!("{base}?{rest}") }, own))
 }
 
-/// A URL as an error may show it.
-fn without_password(url: &str) -> String {
-    match (url.split_once("://"), url.rsplit_once('@')) {
-        (Some((scheme, _)), Some((_, place))) => format!("{scheme}://...@{place}"),
-        _ => url.to_owned(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -549,11 +541,5 @@ mod tests {
         assert_eq!(tls("postgres://h/d?sslmode=require"), verified(None));
         assert_eq!(tls("postgres://h/d?sslrootcert=%2Fa%2Fb.pem&sslmode=verify-full"), verified(Some("/a/b.pem")));
         assert_eq!(tls("postgres://h/d?sslmode=prefer"), None, "encrypted perhaps is not encrypted");
-    }
-
-    #[test]
-    fn no_error_shows_a_password() {
-        assert_eq!(without_password("postgres://me:secret@h:1/d"), "postgres://...@h:1/d");
-        assert_eq!(without_password("postgres://h/d"), "postgres://h/d");
     }
 }

@@ -30,6 +30,7 @@ mod link;
 mod place;
 mod project;
 mod put;
+mod server;
 mod sorted;
 
 use std::sync::{Arc, OnceLock, PoisonError};
@@ -38,16 +39,15 @@ use std::time::Duration;
 use redis::{Cmd, Value};
 use tokio::sync::{Mutex, OnceCell, Semaphore};
 
-use ask::{Arguments, list};
-use check::Finding;
 use flight::{Certain, Flight, Heard, Known, Mode};
 use hints::Ear;
-use keys::{CLEAR, Key, Script, channel_of, keys_of};
+use keys::{Script, channel_of, keys_of};
 use link::{Link, LinkError};
 use place::Place;
 pub use project::ProjectionHealth;
 use project::Showing;
-use put::{Brought, Command};
+use put::Brought;
+use server::{Server, new_run};
 
 pub(super) use archive::contents;
 
@@ -58,7 +58,6 @@ use super::projection::{self, BadProjection, Projection};
 use super::query::{Query, Reply};
 use super::{Changes, Hints, Options, Store, StoreError, StoreFuture, Topic, check_batch};
 use crate::clock::Clock;
-use crate::words::UnixMs;
 
 /// The layout of keys and values that this version writes.
 const FORMAT: u32 = 1;
@@ -95,21 +94,6 @@ pub struct RedisStore {
     read: std::sync::Mutex<Option<Known>>,
     /// What is shown under keys of the user's naming.
     showing: Showing,
-}
-
-/// Where the data is.
-struct Server {
-    place: Place,
-    /// As errors name it.
-    name: String,
-    channel: String,
-    fetch: Script,
-    commit: Script,
-    give: Script,
-    writing: Link,
-    reading: Link,
-    /// In place of the server's clock, for tests.
-    clock: Option<Arc<dyn Clock>>,
 }
 
 /// What ticks of this process share.
@@ -474,160 +458,6 @@ impl Writer {
         );
         *self = Writer { rolled_back: true, tokens: self.tokens, ..Writer::default() };
     }
-}
-
-impl Server {
-    fn flight<'a>(&'a self, process: &'a str, mode: Mode) -> Flight<'a> {
-        let (link, script, brought) = (&self.writing, &self.fetch, Brought::default());
-        Flight {
-            link,
-            script,
-            process,
-            mode,
-            certain: None,
-            version: 0,
-            fixtures: None,
-            brought,
-            heard: None,
-            moved: None,
-        }
-    }
-
-    /// Of what kind each key is; answers those that there are. Keys of another program are refused.
-    async fn kinds(&self) -> Result<Vec<String>, StoreError> {
-        let kinds = self.writing.call(&Script::kinds(), &Arguments::default()).await;
-        let kinds = kinds.and_then(|kinds| Ok(list(kinds)?)).map_err(|error| error.at(&self.name))?;
-        let mut there = Vec::new();
-        for (kind, (key, expected)) in kinds.zip(keys_of(&self.place.name)) {
-            let kind: String = redis::from_redis_value(kind).unwrap_or_default();
-            if kind == "none" {
-                continue;
-            }
-            if kind != expected {
-                return Err(StoreError::NotAStore { path: self.name.clone(), reason: format!("{key} is a {kind}") });
-            }
-            there.push(key);
-        }
-        Ok(there)
-    }
-
-    /// Refuses a store that a copy has begun to fill: what is missing would be taken for never seen.
-    async fn refuse_half_copied(&self) -> Result<(), StoreError> {
-        let copying = self.writing.key(Key::Copying);
-        match self.kinds().await?.iter().any(|key| key == copying) {
-            true => Err(StoreError::HalfCopied { path: self.in_words() }),
-            false => Ok(()),
-        }
-    }
-
-    /// Refuses a server that would lose what it acknowledges.
-    async fn check(&self, shows: bool) -> Result<(), StoreError> {
-        let mut refusals = Vec::new();
-        let said = check::ask(&self.writing).await;
-        if said.is_cluster && shows {
-            refusals.push(BadProjection::OnCluster.to_string());
-        }
-        for finding in check::findings(&said) {
-            match finding {
-                Finding::Refuse(reason) => refusals.push(reason),
-                Finding::Warn(reason) => tracing::warn!(server = %self.name, "{reason}"),
-            }
-        }
-        match refusals.is_empty() {
-            true => Ok(()),
-            false => Err(StoreError::Io { path: self.name.clone(), reason: refusals.join("; ") }),
-        }
-    }
-
-    /// The server and which of its stores.
-    fn in_words(&self) -> String {
-        format!("{}, store {}", self.name, self.place.name)
-    }
-
-    /// The commands that write a tick's changes, but for groups that are gone.
-    fn rows(&self, known: &Known, changes: &Rows<'_>, brought: &Brought, epoch: u64) -> Result<Vec<Command>, Damaged> {
-        let mut commands = vec![
-            Command { name: "HSET", key: Key::Numbers, arguments: numbers(known, changes) },
-            Command { name: "HSET", key: Key::Lineage, arguments: lineage(known.version + 1, epoch) },
-        ];
-        commands.extend(put::put(changes, brought, known.numbers.newest_epoch)?);
-        Ok(commands)
-    }
-
-    /// Tells other processes what a tick touched.
-    fn publish(&self, ticked: &Ticked, epoch: u64) -> Cmd {
-        let mut publish = redis::cmd("PUBLISH");
-        publish.arg(&self.channel).arg(hints::message(ticked.touched(), epoch));
-        publish
-    }
-
-    /// The commands that write these changes, and give back the turn.
-    fn commands(&self, known: &Known, changes: &Rows<'_>, brought: &Brought, tag: u64) -> Result<Vec<Cmd>, Damaged> {
-        let link = &self.writing;
-        let rows = self.rows(known, changes, brought, tag)?;
-        let mut commands = vec![link.on("HDEL", Key::Turn, &Arguments::of(["holder", "until"]))];
-        commands.extend(rows.iter().map(|command| link.on(command.name, command.key, &command.arguments)));
-        for no in &changes.gone_groups {
-            let mut clear = redis::cmd("EVAL");
-            let keys = [Key::ItemOf, Key::Item, Key::ItemBody].map(|key| link.key(key));
-            clear.arg(CLEAR).arg(keys.len()).arg(&keys).arg(&no.to_be_bytes()[..]);
-            commands.push(clear);
-        }
-        Ok(commands)
-    }
-
-    /// Gives back a turn that brought nothing to write.
-    async fn give_turn(&self, link: &Link, process: &str) -> Result<(), LinkError> {
-        link.call(&self.give, &Arguments::of([process])).await.map(drop)
-    }
-
-    fn now(&self, known: &Known) -> UnixMs {
-        match &self.clock {
-            Some(clock) => clock.now(),
-            None => UnixMs(known.heard.ms()),
-        }
-    }
-}
-
-/// What tells a new store from all others.
-fn new_run() -> String {
-    format!("{:016x}{:016x}", fastrand::u64(..), fastrand::u64(..))
-}
-
-/// The numbers as they stand after a commit.
-fn numbers(known: &Known, changes: &Rows<'_>) -> Arguments {
-    let (high, floor, fixtures) = match &changes.numbers {
-        Some(numbers) => (numbers.high, numbers.journal_floor, numbers.fixtures),
-        None => (known.numbers.high, known.numbers.journal_floor, known.numbers.fixtures),
-    };
-    let numbers = [
-        ("version", known.version + 1),
-        ("epoch", known.numbers.newest_epoch),
-        ("seq", high.seq),
-        ("entry", high.entry),
-        ("receipt", high.receipt),
-        ("item", high.item),
-        ("group", high.group),
-        ("floor", floor),
-        ("fixtures", fixtures),
-        // What a newer version wrote stays newer.
-        ("format", known.format.max(u64::from(FORMAT))),
-        ("needs", known.needs.max(u64::from(NEEDS))),
-    ];
-    let mut arguments = Arguments::of(["run", &known.run]);
-    for (name, number) in numbers {
-        arguments.push(name);
-        arguments.push_number(number);
-    }
-    arguments
-}
-
-/// Who wrote a version, as `fetch.lua` compares it.
-fn lineage(version: u64, tag: u64) -> Arguments {
-    let mut arguments = Arguments::default();
-    arguments.push_number(version % LINEAGE_MAX);
-    arguments.push(format!("{version} {tag}"));
-    arguments
 }
 
 impl Store for RedisStore {

@@ -18,7 +18,7 @@ use redis::{Client, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisErr
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 
-use crate::store::StoreError;
+use crate::store::{StoreError, without_password};
 use crate::words::NAME_BYTES_MAX;
 
 /// The store that a URL without a name means.
@@ -138,14 +138,6 @@ fn each_node(scheme: &str, nodes: &str) -> Vec<String> {
 fn is_name(name: &str) -> bool {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
     (1..=NAME_BYTES_MAX).contains(&name.len()) && name.bytes().all(plain)
-}
-
-/// A URL as an error may show it.
-fn without_password(url: &str) -> String {
-    match (url.split_once("://"), url.rsplit_once('@')) {
-        (Some((scheme, _)), Some((_, place))) => format!("{scheme}://...@{place}"),
-        _ => url.to_owned(),
-    }
 }
 
 #[cfg(test)]

@@ -1,0 +1,200 @@
+//! Where the data is: what is asked of the server beside the ticks, and what a commit says to it.
+
+use std::sync::Arc;
+
+use redis::Cmd;
+
+use super::ask::{Arguments, list};
+use super::check::{self, Finding};
+use super::flight::{Flight, Known, Mode};
+use super::keys::{CLEAR, Key, Script, keys_of};
+use super::link::{Link, LinkError};
+use super::place::Place;
+use super::put::{self, Brought, Command};
+use super::{FORMAT, LINEAGE_MAX, NEEDS, hints};
+use crate::clock::Clock;
+use crate::store::StoreError;
+use crate::store::loan::{Changes, Damaged, Ticked};
+use crate::store::projection::BadProjection;
+use crate::words::UnixMs;
+
+/// Where the data is.
+pub(super) struct Server {
+    pub(super) place: Place,
+    /// As errors name it.
+    pub(super) name: String,
+    pub(super) channel: String,
+    pub(super) fetch: Script,
+    pub(super) commit: Script,
+    pub(super) give: Script,
+    pub(super) writing: Link,
+    pub(super) reading: Link,
+    /// In place of the server's clock, for tests.
+    pub(super) clock: Option<Arc<dyn Clock>>,
+}
+
+impl Server {
+    pub(super) fn flight<'a>(&'a self, process: &'a str, mode: Mode) -> Flight<'a> {
+        let (link, script, brought) = (&self.writing, &self.fetch, Brought::default());
+        Flight {
+            link,
+            script,
+            process,
+            mode,
+            certain: None,
+            version: 0,
+            fixtures: None,
+            brought,
+            heard: None,
+            moved: None,
+        }
+    }
+
+    /// Of what kind each key is; answers those that there are. Keys of another program are refused.
+    pub(super) async fn kinds(&self) -> Result<Vec<String>, StoreError> {
+        let kinds = self.writing.call(&Script::kinds(), &Arguments::default()).await;
+        let kinds = kinds.and_then(|kinds| Ok(list(kinds)?)).map_err(|error| error.at(&self.name))?;
+        let mut there = Vec::new();
+        for (kind, (key, expected)) in kinds.zip(keys_of(&self.place.name)) {
+            let kind: String = redis::from_redis_value(kind).unwrap_or_default();
+            if kind == "none" {
+                continue;
+            }
+            if kind != expected {
+                return Err(StoreError::NotAStore { path: self.name.clone(), reason: format!("{key} is a {kind}") });
+            }
+            there.push(key);
+        }
+        Ok(there)
+    }
+
+    /// Refuses a store that a copy has begun to fill: what is missing would be taken for never seen.
+    pub(super) async fn refuse_half_copied(&self) -> Result<(), StoreError> {
+        let copying = self.writing.key(Key::Copying);
+        match self.kinds().await?.iter().any(|key| key == copying) {
+            true => Err(StoreError::HalfCopied { path: self.in_words() }),
+            false => Ok(()),
+        }
+    }
+
+    /// Refuses a server that would lose what it acknowledges.
+    pub(super) async fn check(&self, shows: bool) -> Result<(), StoreError> {
+        let mut refusals = Vec::new();
+        let said = check::ask(&self.writing).await;
+        if said.is_cluster && shows {
+            refusals.push(BadProjection::OnCluster.to_string());
+        }
+        for finding in check::findings(&said) {
+            match finding {
+                Finding::Refuse(reason) => refusals.push(reason),
+                Finding::Warn(reason) => tracing::warn!(server = %self.name, "{reason}"),
+            }
+        }
+        match refusals.is_empty() {
+            true => Ok(()),
+            false => Err(StoreError::Io { path: self.name.clone(), reason: refusals.join("; ") }),
+        }
+    }
+
+    /// The server and which of its stores.
+    pub(super) fn in_words(&self) -> String {
+        format!("{}, store {}", self.name, self.place.name)
+    }
+
+    /// The commands that write a tick's changes, but for groups that are gone.
+    pub(super) fn rows(
+        &self,
+        known: &Known,
+        changes: &Changes<'_>,
+        brought: &Brought,
+        epoch: u64,
+    ) -> Result<Vec<Command>, Damaged> {
+        let mut commands = vec![
+            Command { name: "HSET", key: Key::Numbers, arguments: numbers(known, changes) },
+            Command { name: "HSET", key: Key::Lineage, arguments: lineage(known.version + 1, epoch) },
+        ];
+        commands.extend(put::put(changes, brought, known.numbers.newest_epoch)?);
+        Ok(commands)
+    }
+
+    /// Tells other processes what a tick touched.
+    pub(super) fn publish(&self, ticked: &Ticked, epoch: u64) -> Cmd {
+        let mut publish = redis::cmd("PUBLISH");
+        publish.arg(&self.channel).arg(hints::message(ticked.touched(), epoch));
+        publish
+    }
+
+    /// The commands that write these changes, and give back the turn.
+    pub(super) fn commands(
+        &self,
+        known: &Known,
+        changes: &Changes<'_>,
+        brought: &Brought,
+        tag: u64,
+    ) -> Result<Vec<Cmd>, Damaged> {
+        let link = &self.writing;
+        let rows = self.rows(known, changes, brought, tag)?;
+        let mut commands = vec![link.on("HDEL", Key::Turn, &Arguments::of(["holder", "until"]))];
+        commands.extend(rows.iter().map(|command| link.on(command.name, command.key, &command.arguments)));
+        for no in &changes.gone_groups {
+            let mut clear = redis::cmd("EVAL");
+            let keys = [Key::ItemOf, Key::Item, Key::ItemBody].map(|key| link.key(key));
+            clear.arg(CLEAR).arg(keys.len()).arg(&keys).arg(&no.to_be_bytes()[..]);
+            commands.push(clear);
+        }
+        Ok(commands)
+    }
+
+    /// Gives back a turn that brought nothing to write.
+    pub(super) async fn give_turn(&self, link: &Link, process: &str) -> Result<(), LinkError> {
+        link.call(&self.give, &Arguments::of([process])).await.map(drop)
+    }
+
+    pub(super) fn now(&self, known: &Known) -> UnixMs {
+        match &self.clock {
+            Some(clock) => clock.now(),
+            None => UnixMs(known.heard.ms()),
+        }
+    }
+}
+
+/// What tells a new store from all others.
+pub(super) fn new_run() -> String {
+    format!("{:016x}{:016x}", fastrand::u64(..), fastrand::u64(..))
+}
+
+/// The numbers as they stand after a commit.
+fn numbers(known: &Known, changes: &Changes<'_>) -> Arguments {
+    let (high, floor, fixtures) = match &changes.numbers {
+        Some(numbers) => (numbers.high, numbers.journal_floor, numbers.fixtures),
+        None => (known.numbers.high, known.numbers.journal_floor, known.numbers.fixtures),
+    };
+    let numbers = [
+        ("version", known.version + 1),
+        ("epoch", known.numbers.newest_epoch),
+        ("seq", high.seq),
+        ("entry", high.entry),
+        ("receipt", high.receipt),
+        ("item", high.item),
+        ("group", high.group),
+        ("floor", floor),
+        ("fixtures", fixtures),
+        // What a newer version wrote stays newer.
+        ("format", known.format.max(u64::from(FORMAT))),
+        ("needs", known.needs.max(u64::from(NEEDS))),
+    ];
+    let mut arguments = Arguments::of(["run", &known.run]);
+    for (name, number) in numbers {
+        arguments.push(name);
+        arguments.push_number(number);
+    }
+    arguments
+}
+
+/// Who wrote a version, as `fetch.lua` compares it.
+fn lineage(version: u64, tag: u64) -> Arguments {
+    let mut arguments = Arguments::default();
+    arguments.push_number(version % LINEAGE_MAX);
+    arguments.push(format!("{version} {tag}"));
+    arguments
+}
