@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 
 use roundtrip::clock::{Clock, ManualClock};
 use roundtrip::store::archive::Place;
-use roundtrip::store::op::{Admit, Define};
+use roundtrip::store::op::{Admit, Define, Effect, Outcome};
 use roundtrip::store::{Options, PostgresStore, ReadExt, Store, StoreError, StoreExt, StoreFuture};
 use roundtrip::testkit::bench::{Harness, OPTIONS, START};
 use roundtrip::testkit::samples::*;
@@ -101,6 +101,33 @@ async fn a_role_that_creates_nothing_is_enough() {
     let user = PostgresStore::new(&url, OPTIONS).unwrap();
     user.apply_one(Admit { cursor: None, requests: vec![request(1)] }).await.unwrap();
     assert_eq!(owner.counts().await.unwrap().len(), 1);
+}
+
+/// Whoever answers on a new connection may be another server that took the place of the last,
+/// with as many ticks, and without what the last of them wrote.
+#[tokio::test]
+async fn rows_at_hand_do_not_outlive_the_connection() {
+    let OnServer(url) = OnServer::default();
+    let name = url.rsplit_once('=').unwrap().1.to_owned();
+    let store = OnServer(format!("{url}&application_name=hand_{name}"));
+    let store = store.store(Arc::new(ManualClock::at(START)), OPTIONS).await;
+    store.apply_one(Define { route: route(), policy: policy() }).await.unwrap();
+    store.apply_one(Admit { cursor: None, requests: vec![final_request(1)] }).await.unwrap();
+    let (client, connection) =
+        tokio_postgres::connect(&url.replace("?schema=", "?application_name="), NoTls).await.unwrap();
+    tokio::spawn(connection);
+    let lose = format!("DELETE FROM {name}.queued; DELETE FROM {name}.live; UPDATE {name}.counted SET requests = 0");
+    client.batch_execute(&lose).await.unwrap();
+    let end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = $1";
+    while !client.query(end, &[&format!("hand_{name}")]).await.unwrap().is_empty() {}
+    let granted = loop {
+        match store.apply_one(lease(1)).await {
+            Ok(Outcome::Applied(Effect::Leased(grants))) => break grants,
+            Err(StoreError::Unknown) => {}
+            other => panic!("neither leased nor to be tried again: {other:?}"),
+        }
+    };
+    assert_eq!(granted, []);
 }
 
 #[tokio::test]

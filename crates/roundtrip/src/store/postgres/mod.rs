@@ -251,7 +251,11 @@ impl PostgresStore {
         let mut writer = self.writer.lock().await;
         let mut wire = match writer.wire.take().filter(|wire| !wire.is_closed()) {
             Some(wire) => wire,
-            None => self.server.connect().await?,
+            // Whoever answers now may be another server, which lost what the last one wrote.
+            None => {
+                writer.seen = Seen::default();
+                self.server.connect().await?
+            }
         };
         match self.tick_on(&mut wire, &mut writer, epoch, &batch).await {
             Ok(outcomes) => {
