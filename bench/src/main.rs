@@ -8,6 +8,7 @@ mod backlog;
 mod evm;
 mod floor;
 mod lifecycle;
+mod listening;
 mod postgres;
 mod redis;
 mod report;
@@ -65,6 +66,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     if wanted("evm") {
         evm::beside_bare_loop(&mut report, scale).map_err(|error| error as Box<dyn std::error::Error>)?;
+    }
+    if wanted("listening") {
+        listening::beside_bare_loop(&mut report, scale).map_err(|error| error as Box<dyn std::error::Error>)?;
     }
     let on_postgres = |n: &usize| wanted("postgres") || wanted(&format!("postgres-{n}"));
     let in_flights: Vec<usize> = postgres::IN_FLIGHTS.into_iter().filter(on_postgres).collect();
