@@ -22,7 +22,7 @@ use roundtrip_evm::testkit::fakenode::{FakeChain, FakeLog, FakeNode};
 use roundtrip_evm::testkit::proxy::{Fault, Proxy, ProxyFaults};
 use serde_json::json;
 
-use super::chaos::{Home, redis, redis_cluster};
+use super::chaos::{Home, postgres, redis, redis_cluster};
 
 const EVENTS_IN_A_BLOCK: u64 = 10;
 const BLOCKS: u64 = 2_000;
@@ -253,6 +253,11 @@ async fn every_event_is_one_request_and_every_withdrawn_one_is_marked_on_sqlite(
     let folder = tempfile::tempdir().unwrap();
     let url = format!("sqlite:{}", folder.path().join("storm.db").display());
     weather(Home { url, relays: 1, kill_server: None }).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_event_is_one_request_and_every_withdrawn_one_is_marked_on_postgres() {
+    weather(shared(postgres().url("storm"))).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
