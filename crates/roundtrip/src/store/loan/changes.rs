@@ -87,6 +87,7 @@ pub(in crate::store) struct Put<'a> {
     pub(in crate::store) body: Option<&'a Body>,
 }
 
+#[cfg_attr(not(feature = "postgres"), allow(dead_code, reason = "Redis keeps both in the record alone"))]
 impl Put<'_> {
     /// Who holds it.
     pub(in crate::store) fn lease(&self) -> Option<&LeaseMark> {

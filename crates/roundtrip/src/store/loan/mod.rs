@@ -32,13 +32,18 @@ mod want;
 use std::collections::BTreeMap;
 
 pub(in crate::store) use changes::{Changes, NewNumbers, Put, request_of};
-pub(in crate::store) use fetch::{First, Loaded};
+#[cfg(feature = "postgres")]
+pub(in crate::store) use fetch::First;
+pub(in crate::store) use fetch::Loaded;
+#[cfg(feature = "postgres")]
 pub(in crate::store) use known::Known;
 pub(in crate::store) use read::read;
 pub(in crate::store) use record::{Damaged, decode, encode};
 pub(in crate::store) use shelf::{Assumed, Shelf};
 pub(in crate::store) use steps::{Texts, routes};
-pub(in crate::store) use tick::{Ticked, shorten_leases, tick, tick_after};
+#[cfg(feature = "postgres")]
+pub(in crate::store) use tick::tick_after;
+pub(in crate::store) use tick::{Ticked, shorten_leases, tick};
 #[cfg(feature = "redis")]
 pub(in crate::store) use tick::{nothing, stop_lanes};
 #[cfg(feature = "redis")]

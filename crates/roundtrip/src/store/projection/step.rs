@@ -6,6 +6,7 @@ use crate::words::Payload;
 
 /// A request before or after a commit.
 #[derive(Clone, Copy, Debug)]
+#[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "what Postgres announces is a state"))]
 pub(in crate::store) struct Side<'a> {
     pub(in crate::store) request: &'a Request,
     pub(in crate::store) stage: Stage,
@@ -16,6 +17,7 @@ pub(in crate::store) struct Side<'a> {
 
 /// What a commit does to a request.
 #[derive(Clone, Copy, Debug)]
+#[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "what Postgres announces is a state"))]
 pub(in crate::store) struct Step<'a> {
     /// None, if it is new.
     pub(in crate::store) before: Option<Side<'a>>,
