@@ -12,6 +12,7 @@ mod listening;
 mod postgres;
 mod redis;
 mod report;
+mod servers;
 mod soak;
 mod stations;
 mod trace;
@@ -71,7 +72,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         listening::beside_bare_loop(&mut report, scale).map_err(|error| error as Box<dyn std::error::Error>)?;
     }
     let on_postgres = |n: &usize| wanted("postgres") || wanted(&format!("postgres-{n}"));
-    let in_flights: Vec<usize> = postgres::IN_FLIGHTS.into_iter().filter(on_postgres).collect();
+    let in_flights: Vec<usize> = servers::IN_FLIGHTS.into_iter().filter(on_postgres).collect();
     if !in_flights.is_empty() {
         postgres::beside_floor(&mut report, scale, &in_flights)?;
     }
@@ -79,7 +80,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         postgres::flatness(&mut report, scale)?;
     }
     let on_redis = |n: &usize| wanted("redis") || wanted(&format!("redis-{n}"));
-    let in_flights: Vec<usize> = redis::IN_FLIGHTS.into_iter().filter(on_redis).collect();
+    let in_flights: Vec<usize> = servers::IN_FLIGHTS.into_iter().filter(on_redis).collect();
     if !in_flights.is_empty() {
         redis::beside_floor(&mut report, scale, &in_flights)?;
     }

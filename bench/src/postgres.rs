@@ -6,7 +6,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use roundtrip::store::op::{Admit, Define};
+use roundtrip::store::op::Define;
 use roundtrip::store::policy::{Gate, Horizon, Retention, RoutePolicy};
 use roundtrip::store::{Batched, Options, PostgresStore, Store, StoreExt};
 use roundtrip::testkit::servers::PostgresServer;
@@ -14,15 +14,11 @@ use tokio_postgres::{Client, NoTls, Statement};
 
 use crate::Scale;
 use crate::lifecycle::{id, request, route, run, runtime};
-use crate::report::{Report, median};
+use crate::report::Report;
+use crate::servers::{self, IN_FLIGHT, Measured};
 
-/// Live requests of the small backlog.
-const SMALL: usize = 1_000;
-const IN_FLIGHT: usize = 1024;
 /// How many entries the journal has, where growth is measured: few, so that it is full early.
 const JOURNAL: u64 = 10_000;
-/// How many are in flight, in runs beside the floor.
-pub(crate) const IN_FLIGHTS: [usize; 3] = [1, 128, IN_FLIGHT];
 
 type Failure = Box<dyn std::error::Error>;
 
@@ -56,9 +52,6 @@ async fn logged(client: &Client) -> Result<f64, Failure> {
     Ok(row.get(0))
 }
 
-/// A rate, and how much was logged for each lifecycle.
-type Measured = (f64, f64);
-
 /// One store in a schema of its own.
 async fn open(server: &PostgresServer, schema: &str) -> Result<Batched<PostgresStore>, Failure> {
     let store = Batched::new(PostgresStore::new(&server.url(schema), Options::default())?);
@@ -71,10 +64,7 @@ async fn ours(server: &PostgresServer, in_flight: usize, backlog: usize, count: 
     let watch = connect(&server.url("").replace("?schema=", "")).await?;
     let schema = format!("ours_{in_flight}_{backlog}");
     let store = open(server, &schema).await?;
-    for first in (0..backlog).step_by(1000) {
-        let requests = (first..backlog.min(first + 1000)).map(|n| request(n as u64)).collect();
-        store.apply_one(Admit { cursor: None, requests }).await?;
-    }
+    servers::admit(&store, backlog).await?;
     let before = logged(&watch).await?;
     let rate = run(store.clone(), &[], backlog as u64, in_flight, count).await?;
     let each = (logged(&watch).await? - before) / count as f64;
@@ -154,29 +144,13 @@ async fn floor(server: &PostgresServer, in_flight: usize, count: u64) -> Result<
     Ok((rate, each))
 }
 
-/// Ours and the floor, each in turn, so that both meet the same weather; then ours with a
-/// small and a large backlog.
+/// Ours beside the floor.
 pub(crate) fn beside_floor(report: &mut Report, scale: Scale, in_flights: &[usize]) -> Result<(), Failure> {
     report.store = "postgres";
     let server = PostgresServer::start(&[])?;
-    for &in_flight in in_flights {
-        let count = (scale.lifecycles * in_flight.min(64)) as u64;
-        let (mut rates, mut floors, mut bytes, mut floor_bytes) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        for _ in 0..scale.rounds {
-            let (rate, each) = runtime()?.block_on(ours(&server, in_flight, 0, count))?;
-            let (floor_rate, floor_each) = runtime()?.block_on(floor(&server, in_flight, count))?;
-            eprintln!(
-                "  {in_flight} in flight: {rate:.0}/s, {each:.0} bytes; floor {floor_rate:.0}/s, {floor_each:.0}"
-            );
-            rates.push(rate);
-            floors.push(floor_rate);
-            bytes.push(each);
-            floor_bytes.push(floor_each);
-        }
-        let (bench, beside) = (format!("postgres, {in_flight} in flight"), || "hand-written loop".to_owned());
-        report.speed(bench.clone(), median(rates), beside(), median(floors), "lifecycles/s");
-        report.cost(format!("{bench}, log"), median(bytes), beside(), median(floor_bytes), "bytes/lifecycle");
-    }
+    let ours = |in_flight, count| runtime()?.block_on(ours(&server, in_flight, 0, count));
+    let floor = |in_flight, count| runtime()?.block_on(floor(&server, in_flight, count));
+    servers::beside_floor(report, scale, in_flights, "hand-written loop", ours, floor)?;
     report.store = "sqlite";
     Ok(())
 }
@@ -185,11 +159,7 @@ pub(crate) fn beside_floor(report: &mut Report, scale: Scale, in_flights: &[usiz
 pub(crate) fn flatness(report: &mut Report, scale: Scale) -> Result<(), Failure> {
     report.store = "postgres";
     let server = PostgresServer::start(&[])?;
-    let count = (scale.lifecycles * 64) as u64;
-    let (large, _) = runtime()?.block_on(ours(&server, IN_FLIGHT, scale.backlog, count))?;
-    let (small, _) = runtime()?.block_on(ours(&server, IN_FLIGHT, SMALL, count))?;
-    let bench = format!("postgres, backlog {}", scale.backlog);
-    report.speed(bench, large, format!("backlog {SMALL}"), small, "lifecycles/s");
+    servers::flatness(report, scale, |backlog, count| runtime()?.block_on(ours(&server, IN_FLIGHT, backlog, count)))?;
     report.store = "sqlite";
     Ok(())
 }
@@ -211,7 +181,7 @@ async fn and_forgotten(store: &Batched<PostgresStore>, first: u64, count: u64) -
         done.store(true, Ordering::SeqCst);
         rate
     };
-    let (rate, _) = tokio::try_join!(going, crate::redis::prune(store, &done))?;
+    let (rate, _) = tokio::try_join!(going, servers::prune(store, &done))?;
     Ok(rate)
 }
 

@@ -7,7 +7,7 @@
 
 use redis::Script;
 use redis::aio::MultiplexedConnection;
-use roundtrip::store::op::{Admit, Answer, Define, Effect, Grant, Lease, Op, Outcome, Prune};
+use roundtrip::store::op::{Answer, Define, Effect, Grant, Lease, Op, Outcome};
 use roundtrip::store::policy::{Gate, Horizon, Retention, RoutePolicy};
 use roundtrip::store::projection::{Form, ListEnd, ListForm, MapForm, Projection, Template};
 use roundtrip::store::{Batched, Options, ReadExt, RedisStore, Store, StoreExt};
@@ -17,10 +17,8 @@ use roundtrip::words::{ClaimId, WorkerName};
 use crate::Scale;
 use crate::lifecycle::{PAYLOAD_BYTES, id, request, route, run, runtime};
 use crate::report::{Report, median};
+use crate::servers::{self, IN_FLIGHT, Measured};
 
-/// Live requests of the small backlog.
-const SMALL: usize = 1_000;
-const IN_FLIGHT: usize = 1024;
 /// Live requests by which memory is measured.
 const LIVE: usize = 100_000;
 /// In how many parts growth is measured.
@@ -29,8 +27,6 @@ const PARTS: u64 = 5;
 const LEASE_MS: u64 = 2_000;
 /// How many entries the journal has, where growth is measured: few, so that it is full early.
 const JOURNAL: u64 = 10_000;
-/// How many are in flight, in runs beside the floor.
-pub(crate) const IN_FLIGHTS: [usize; 3] = [1, 128, IN_FLIGHT];
 
 type Failure = Box<dyn std::error::Error>;
 
@@ -48,9 +44,6 @@ async fn told(server: &RedisServer, section: &str, name: &str) -> Result<f64, Fa
     let line = info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
     Ok(line.ok_or("the server does not tell")?.trim().parse()?)
 }
-
-/// A rate, and how much was logged for each lifecycle.
-type Measured = (f64, f64);
 
 /// What a dashboard may read: what is asked, by id; where it is; and what happened last.
 fn projections() -> Result<Vec<Projection>, Failure> {
@@ -77,17 +70,9 @@ async fn open_showing(
     Ok(store)
 }
 
-async fn admit(store: &impl Store, count: usize) -> Result<(), Failure> {
-    for first in (0..count).step_by(1000) {
-        let requests = (first..count.min(first + 1000)).map(|n| request(n as u64)).collect();
-        store.apply_one(Admit { cursor: None, requests }).await?;
-    }
-    Ok(())
-}
-
 async fn ours(server: &RedisServer, in_flight: usize, backlog: usize, count: u64) -> Result<Measured, Failure> {
     let store = open(server, "ours").await?;
-    admit(&store, backlog).await?;
+    servers::admit(&store, backlog).await?;
     let before = told(server, "persistence", "aof_current_size").await?;
     let rate = run(store.clone(), &[], backlog as u64, in_flight, count).await?;
     let each = (told(server, "persistence", "aof_current_size").await? - before) / count as f64;
@@ -178,7 +163,7 @@ async fn floor(server: &RedisServer, in_flight: usize, count: u64) -> Result<Mea
 async fn memory(server: &RedisServer) -> Result<(f64, f64), Failure> {
     let store = open(server, "memory").await?;
     let before = told(server, "memory", "used_memory_dataset").await?;
-    admit(&store, LIVE).await?;
+    servers::admit(&store, LIVE).await?;
     let live = told(server, "memory", "used_memory_dataset").await?;
     let each = (live - before) / LIVE as f64 - PAYLOAD_BYTES as f64;
     run(store.clone(), &[], LIVE as u64, IN_FLIGHT, LIVE as u64).await?;
@@ -189,28 +174,13 @@ async fn memory(server: &RedisServer) -> Result<(f64, f64), Failure> {
     Ok((each, receipt))
 }
 
-/// Ours and the floor, each in turn, so that both meet the same weather.
+/// Ours beside the floor.
 pub(crate) fn beside_floor(report: &mut Report, scale: Scale, in_flights: &[usize]) -> Result<(), Failure> {
     report.store = "redis";
     let server = RedisServer::start(RedisServer::SYNCED)?;
-    for &in_flight in in_flights {
-        let count = (scale.lifecycles * in_flight.min(64)) as u64;
-        let (mut rates, mut floors, mut bytes, mut floor_bytes) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        for _ in 0..scale.rounds {
-            let (rate, each) = runtime()?.block_on(ours(&server, in_flight, 0, count))?;
-            let (floor_rate, floor_each) = runtime()?.block_on(floor(&server, in_flight, count))?;
-            eprintln!(
-                "  {in_flight} in flight: {rate:.0}/s, {each:.0} bytes; floor {floor_rate:.0}/s, {floor_each:.0}"
-            );
-            rates.push(rate);
-            floors.push(floor_rate);
-            bytes.push(each);
-            floor_bytes.push(floor_each);
-        }
-        let (bench, beside) = (format!("redis, {in_flight} in flight"), || "hand-written script".to_owned());
-        report.speed(bench.clone(), median(rates), beside(), median(floors), "lifecycles/s");
-        report.cost(format!("{bench}, log"), median(bytes), beside(), median(floor_bytes), "bytes/lifecycle");
-    }
+    let ours = |in_flight, count| runtime()?.block_on(ours(&server, in_flight, 0, count));
+    let floor = |in_flight, count| runtime()?.block_on(floor(&server, in_flight, count));
+    servers::beside_floor(report, scale, in_flights, "hand-written script", ours, floor)?;
     report.store = "sqlite";
     Ok(())
 }
@@ -275,7 +245,7 @@ async fn go_through(server: &RedisServer, count: u64) -> Result<Vec<(f64, u64)>,
             done.store(true, std::sync::atomic::Ordering::SeqCst);
             rate
         };
-        let (rate, forgotten) = tokio::try_join!(going, prune(&store, &done))?;
+        let (rate, forgotten) = tokio::try_join!(going, servers::prune(&store, &done))?;
         drain(&store).await?;
         let keys: u64 = redis::cmd("DBSIZE").query_async(&mut connect(server).await?).await?;
         let megabytes = told(server, "memory", "used_memory_dataset").await? / 1_048_576.0;
@@ -303,22 +273,7 @@ async fn drain(store: &impl Store) -> Result<(), Failure> {
         }
         store.apply(grants.into_iter().map(answer).collect()).await?;
     }
-    prune(store, &std::sync::atomic::AtomicBool::new(true)).await.map(drop)
-}
-
-/// Forgets receipts until all is done and nothing is left to forget.
-pub(crate) async fn prune(store: &impl Store, done: &std::sync::atomic::AtomicBool) -> Result<u64, Failure> {
-    let mut forgotten = 0;
-    loop {
-        let is_last = done.load(std::sync::atomic::Ordering::SeqCst);
-        let prune = Prune { limit: 1000, floors: Vec::new() };
-        match store.apply_one(prune).await? {
-            Outcome::Applied(Effect::Count(0)) if is_last => return Ok(forgotten),
-            Outcome::Applied(Effect::Count(0)) => tokio::time::sleep(std::time::Duration::from_millis(10)).await,
-            Outcome::Applied(Effect::Count(count)) => forgotten += count as u64,
-            other => return Err(format!("a prune brought {other:?}").into()),
-        }
-    }
+    servers::prune(store, &std::sync::atomic::AtomicBool::new(true)).await.map(drop)
 }
 
 /// Whether anything grows while everything ends and is forgotten.
@@ -340,11 +295,7 @@ pub(crate) fn growth(report: &mut Report, scale: Scale) -> Result<(), Failure> {
 pub(crate) fn flatness(report: &mut Report, scale: Scale) -> Result<(), Failure> {
     report.store = "redis";
     let server = RedisServer::start(RedisServer::SYNCED)?;
-    let count = (scale.lifecycles * 64) as u64;
-    let (large, _) = runtime()?.block_on(ours(&server, IN_FLIGHT, scale.backlog, count))?;
-    let (small, _) = runtime()?.block_on(ours(&server, IN_FLIGHT, SMALL, count))?;
-    let bench = format!("redis, backlog {}", scale.backlog);
-    report.speed(bench, large, format!("backlog {SMALL}"), small, "lifecycles/s");
+    servers::flatness(report, scale, |backlog, count| runtime()?.block_on(ours(&server, IN_FLIGHT, backlog, count)))?;
     report.store = "sqlite";
     Ok(())
 }

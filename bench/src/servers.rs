@@ -1,0 +1,91 @@
+//! What the benches of all stores on servers share: the rows, given how to run ours and the floor.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use roundtrip::store::op::{Admit, Effect, Outcome, Prune};
+use roundtrip::store::{Store, StoreExt};
+
+use crate::Scale;
+use crate::lifecycle::request;
+use crate::report::{Report, median};
+
+/// How many are in flight, in runs beside the floor.
+pub(crate) const IN_FLIGHTS: [usize; 3] = [1, 128, IN_FLIGHT];
+/// How many are in flight in all other runs.
+pub(crate) const IN_FLIGHT: usize = 1024;
+/// Live requests of the small backlog.
+const SMALL: usize = 1_000;
+
+type Failure = Box<dyn std::error::Error>;
+
+/// A rate, and how much was logged for each lifecycle.
+pub(crate) type Measured = (f64, f64);
+
+/// Ours and the floor, each in turn, so that both meet the same weather. Both are told how many
+/// are in flight, and how many lifecycles to run.
+pub(crate) fn beside_floor(
+    report: &mut Report,
+    scale: Scale,
+    in_flights: &[usize],
+    by_hand: &str,
+    ours: impl Fn(usize, u64) -> Result<Measured, Failure>,
+    floor: impl Fn(usize, u64) -> Result<Measured, Failure>,
+) -> Result<(), Failure> {
+    for &in_flight in in_flights {
+        let count = (scale.lifecycles * in_flight.min(64)) as u64;
+        let (mut rates, mut floors, mut bytes, mut floor_bytes) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        for _ in 0..scale.rounds {
+            let (rate, each) = ours(in_flight, count)?;
+            let (floor_rate, floor_each) = floor(in_flight, count)?;
+            eprintln!(
+                "  {in_flight} in flight: {rate:.0}/s, {each:.0} bytes; floor {floor_rate:.0}/s, {floor_each:.0}"
+            );
+            rates.push(rate);
+            floors.push(floor_rate);
+            bytes.push(each);
+            floor_bytes.push(floor_each);
+        }
+        let bench = format!("{}, {in_flight} in flight", report.store);
+        report.speed(bench.clone(), median(rates), by_hand.into(), median(floors), "lifecycles/s");
+        report.cost(format!("{bench}, log"), median(bytes), by_hand.into(), median(floor_bytes), "bytes/lifecycle");
+    }
+    Ok(())
+}
+
+/// Speed with a small and a large backlog; ours is told how large it is, and how many lifecycles to run.
+pub(crate) fn flatness(
+    report: &mut Report,
+    scale: Scale,
+    ours: impl Fn(usize, u64) -> Result<Measured, Failure>,
+) -> Result<(), Failure> {
+    let count = (scale.lifecycles * 64) as u64;
+    let ((large, _), (small, _)) = (ours(scale.backlog, count)?, ours(SMALL, count)?);
+    let bench = format!("{}, backlog {}", report.store, scale.backlog);
+    report.speed(bench, large, format!("backlog {SMALL}"), small, "lifecycles/s");
+    Ok(())
+}
+
+/// Admits so many requests.
+pub(crate) async fn admit(store: &impl Store, count: usize) -> Result<(), Failure> {
+    for first in (0..count).step_by(1000) {
+        let requests = (first..count.min(first + 1000)).map(|n| request(n as u64)).collect();
+        store.apply_one(Admit { cursor: None, requests }).await?;
+    }
+    Ok(())
+}
+
+/// Forgets receipts until all is done and nothing is left to forget.
+pub(crate) async fn prune(store: &impl Store, done: &AtomicBool) -> Result<u64, Failure> {
+    let mut forgotten = 0;
+    loop {
+        let is_last = done.load(Ordering::SeqCst);
+        let prune = Prune { limit: 1000, floors: Vec::new() };
+        match store.apply_one(prune).await? {
+            Outcome::Applied(Effect::Count(0)) if is_last => return Ok(forgotten),
+            Outcome::Applied(Effect::Count(0)) => tokio::time::sleep(Duration::from_millis(10)).await,
+            Outcome::Applied(Effect::Count(count)) => forgotten += count as u64,
+            other => return Err(format!("a prune brought {other:?}").into()),
+        }
+    }
+}
