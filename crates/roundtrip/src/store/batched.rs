@@ -1,12 +1,16 @@
 //! Natural batching in front of any store: while one commit is in flight, calls queue
 //! up; the next commit takes all of them. No timers, so a lone caller never waits, and
-//! a caller is answered only after the commit that holds its operations.
+//! a caller is answered only after the commit that holds its operations. A store that
+//! takes a batch while another is on its way gets one, once enough calls wait.
 //!
 //! A call is never split over two commits. A store error is told to every caller of
 //! the commit that it struck; an operation that is refused is refused alone.
 
+use std::pin::Pin;
 use std::sync::Arc;
 
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
 use tokio::sync::{Mutex, mpsc, oneshot};
 use tokio::task::JoinHandle;
 
@@ -108,42 +112,117 @@ impl<S: Store> Batched<S> {
 }
 
 /// Commits calls as they come until every handle is gone.
-async fn commit_all<S: Store>(store: Arc<S>, mut waiting: mpsc::Receiver<Message>, limits: BatchLimits) {
-    let mut held_back: Option<Message> = None;
-    loop {
-        let mut next = match held_back.take() {
-            Some(message) => Some(message),
-            None => waiting.recv().await,
-        };
-        if next.is_none() {
-            return;
-        }
-        let mut commit = Commit::default();
-        let mut quick = Commit::default();
-        let mut closing = None;
-        while let Some(message) = next.take() {
-            let call = match message {
-                Message::Call(call) => call,
-                Message::Close(closed) => {
-                    closing = Some(closed);
-                    break;
-                }
-            };
-            // What a crash may forget need not wait for the disk: it goes first, alone.
-            let is_quick = !store.syncs_leases() && call.ops.iter().all(Op::may_be_forgotten);
-            let to = if is_quick { &mut quick } else { &mut commit };
-            if to.is_full_for(&call, limits) {
-                held_back = Some(Message::Call(call));
-                break;
+async fn commit_all<S: Store>(store: Arc<S>, waiting: mpsc::Receiver<Message>, limits: BatchLimits) {
+    let line = Line {
+        store: &*store,
+        limits,
+        waiting,
+        next: Commit::default(),
+        quick: Commit::default(),
+        held_back: None,
+        closing: None,
+        under_way: FuturesUnordered::new(),
+        ops_under_way: 0,
+    };
+    line.run().await;
+}
+
+/// What waits, and what is under way.
+struct Line<'a, S> {
+    store: &'a S,
+    limits: BatchLimits,
+    waiting: mpsc::Receiver<Message>,
+    /// The next commit, as far as it is known.
+    next: Commit,
+    /// What goes before it, alone: what a crash may forget need not wait for the disk.
+    quick: Commit,
+    /// The call that found no room in it.
+    held_back: Option<Call>,
+    closing: Option<oneshot::Sender<Result<(), StoreError>>>,
+    /// Commits; each tells how many operations it had.
+    under_way: FuturesUnordered<Pin<Box<dyn Future<Output = usize> + Send + 'a>>>,
+    ops_under_way: usize,
+}
+
+impl<S: Store> Line<'_, S> {
+    async fn run(mut self) {
+        loop {
+            self.fill();
+            while self.is_worth_a_commit() {
+                self.launch();
+                self.fill();
             }
-            to.push(call);
-            next = waiting.try_recv().ok();
+            if self.under_way.is_empty()
+                && let Some(closed) = self.closing.take()
+            {
+                self.waiting.close();
+                let _gone = closed.send(self.store.close().await);
+            }
+            let takes_more = self.takes_more();
+            tokio::select! {
+                biased;
+                Some(ops) = self.under_way.next() => self.ops_under_way -= ops,
+                message = self.waiting.recv(), if takes_more => match message {
+                    Some(message) => self.take(message),
+                    None => return self.finish().await,
+                },
+            }
         }
-        quick.run(&*store).await;
-        commit.run(&*store).await;
-        if let Some(closed) = closing {
-            waiting.close();
-            let _gone = closed.send(store.close().await);
+    }
+
+    /// Nobody can call any more: what is under way ends.
+    async fn finish(mut self) {
+        while let Some(_ops) = self.under_way.next().await {}
+    }
+
+    fn takes_more(&self) -> bool {
+        self.held_back.is_none() && self.closing.is_none()
+    }
+
+    /// Takes what waits, as far as there is room in the next commit.
+    fn fill(&mut self) {
+        while self.takes_more()
+            && let Ok(message) = self.waiting.try_recv()
+        {
+            self.take(message);
+        }
+    }
+
+    fn take(&mut self, message: Message) {
+        match message {
+            Message::Call(call) => self.place(call),
+            Message::Close(closed) => self.closing = Some(closed),
+        }
+    }
+
+    fn place(&mut self, call: Call) {
+        let is_quick = !self.store.syncs_leases() && call.ops.iter().all(Op::may_be_forgotten);
+        let to = if is_quick { &mut self.quick } else { &mut self.next };
+        match to.is_full_for(&call, self.limits) {
+            true => self.held_back = Some(call),
+            false => to.push(call),
+        }
+    }
+
+    /// Whether to commit what waits. Beside others that are under way, only if the store can and
+    /// if it is not much less than they are: small commits cost more than they gain.
+    fn is_worth_a_commit(&self) -> bool {
+        let ops = self.next.ops.len() + self.quick.ops.len();
+        let beside = self.under_way.len() < self.store.batches_under_way() && ops >= self.ops_under_way / 2;
+        ops > 0 && (self.under_way.is_empty() || beside)
+    }
+
+    fn launch(&mut self) {
+        let (quick, next) = (std::mem::take(&mut self.quick), std::mem::take(&mut self.next));
+        let (store, ops) = (self.store, quick.ops.len() + next.ops.len());
+        self.ops_under_way += ops;
+        self.under_way.push(Box::pin(async move {
+            quick.run(store).await;
+            next.run(store).await;
+            ops
+        }));
+        if let Some(call) = self.held_back.take() {
+            self.place(call);
         }
     }
 }

@@ -26,6 +26,8 @@ pub mod projection;
 pub mod query;
 #[cfg(feature = "redis")]
 mod redis;
+#[cfg(any(feature = "postgres", feature = "redis"))]
+mod sent;
 #[cfg(feature = "sqlite")]
 mod sqlite;
 
@@ -81,6 +83,11 @@ pub trait Store: Send + Sync + 'static {
     fn syncs_leases(&self) -> bool {
         false
     }
+
+    /// How many batches may be on their way at a time, each done after the one before it.
+    fn batches_under_way(&self) -> usize {
+        1
+    }
 }
 
 /// The same calls under their own names.
@@ -112,6 +119,14 @@ impl<S: Store + ?Sized> Store for Arc<S> {
 
     fn changes(&self, topic: Topic) -> Changes {
         (**self).changes(topic)
+    }
+
+    fn syncs_leases(&self) -> bool {
+        (**self).syncs_leases()
+    }
+
+    fn batches_under_way(&self) -> usize {
+        (**self).batches_under_way()
     }
 }
 

@@ -12,6 +12,7 @@ use crate::store::{Changes, Store, StoreFuture, Topic};
 pub struct Slow<S> {
     inner: S,
     gate: Gate,
+    at_a_time: usize,
 }
 
 /// The test's side of a [`Slow`] store.
@@ -39,7 +40,13 @@ impl<S> Slow<S> {
     /// A store with a shut gate, and what opens it.
     pub fn new(inner: S) -> (Slow<S>, Gate) {
         let gate = Gate { passes: Arc::new(Semaphore::new(0)), arrived: Arc::new(watch::channel(0).0) };
-        (Slow { inner, gate: gate.clone() }, gate)
+        (Slow { inner, gate: gate.clone(), at_a_time: 1 }, gate)
+    }
+
+    /// The same, as one that takes so many batches before it has answered the first.
+    #[must_use]
+    pub fn taking(self, at_a_time: usize) -> Slow<S> {
+        Slow { at_a_time, ..self }
     }
 }
 
@@ -61,5 +68,9 @@ impl<S: Store> Store for Slow<S> {
 
     fn changes(&self, topic: Topic) -> Changes {
         self.inner.changes(topic)
+    }
+
+    fn batches_under_way(&self) -> usize {
+        self.at_a_time
     }
 }

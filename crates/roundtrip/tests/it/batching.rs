@@ -31,11 +31,16 @@ struct Line {
 const NO_CUT: usize = usize::MAX;
 
 async fn line(limits: BatchLimits, cut: usize) -> Line {
+    line_of(1, limits, cut).await
+}
+
+/// With a store that takes so many batches at a time.
+async fn line_of(at_a_time: usize, limits: BatchLimits, cut: usize) -> Line {
     let memory = MemoryStore::new(Arc::new(ManualClock::at(START)), Options::default());
     memory.apply_one(Op::Define(Define { route: route(), policy: policy() })).await.unwrap();
     let (observed, record) = Observed::new(Faulty::new(memory.clone(), Cut::Before, cut));
     let (slow, gate) = Slow::new(observed);
-    Line { store: Batched::with_limits(slow, limits), memory, gate, record }
+    Line { store: Batched::with_limits(slow.taking(at_a_time), limits), memory, gate, record }
 }
 
 impl Line {
@@ -93,6 +98,23 @@ async fn calls_that_come_during_a_commit_go_into_the_next() {
         assert!(matches!(outcomes[..], [Outcome::Applied(Effect::Admitted(..))]), "{outcomes:?}");
     }
     assert_eq!(line.record.sizes(), [1, 5], "two commits for six calls");
+}
+
+#[tokio::test]
+async fn a_store_that_takes_two_batches_gets_a_second_when_it_is_worth_one() {
+    let line = line_of(2, BatchLimits::default(), NO_CUT).await;
+    let first = line.call((0..4).map(admit).collect());
+    line.gate.arrived(1).await;
+    // One is too few beside four, two are not; and two batches are as many as it takes.
+    let second = line.call(vec![admit(10)]);
+    let third = line.call(vec![admit(11)]);
+    line.gate.arrived(2).await;
+    let fourth = line.call((20..24).map(admit).collect());
+    line.gate.let_through(3);
+    for answer in all(vec![first, second, third, fourth]).await {
+        assert!(answer.unwrap().iter().all(Outcome::holds));
+    }
+    assert_eq!(line.record.sizes(), [4, 2, 4]);
 }
 
 #[tokio::test]

@@ -28,6 +28,7 @@ macro_rules! sharing {
         crate::sharing::cases! { $harness =>
             no_request_is_handed_out_to_two_processes
             a_request_that_two_processes_admit_is_admitted_once
+            batches_on_their_way_are_done_once_although_a_stranger_came_first
             a_lane_has_one_owner_among_processes
             the_journal_is_read_in_order_while_two_processes_write
             a_hint_reaches_the_other_process
@@ -105,6 +106,39 @@ pub(crate) async fn a_request_that_two_processes_admit_is_admitted_once(Two { on
     }
     let counts = other.counts().await.unwrap();
     assert_eq!(counts.iter().map(|count| count.requests).sum::<u64>(), 20);
+}
+
+/// A process that is alone sends a batch before the last one is written. If a stranger comes
+/// first, none of them holds, and each is done anew.
+pub(crate) async fn batches_on_their_way_are_done_once_although_a_stranger_came_first(Two { one, other, .. }: Two) {
+    let new = |outcome: Outcome| match outcome {
+        Outcome::Applied(Effect::Admitted(all, _)) | Outcome::Duplicate(Effect::Admitted(all, _)) => {
+            all.into_iter().filter(|admission| matches!(admission, Admission::New { .. })).count()
+        }
+        other => panic!("{other:?}"),
+    };
+    let mut admitted = 0;
+    for base in (0..6).map(|round| round * 1000) {
+        // Alone for a while, so that all is at hand.
+        for n in 1..=3 {
+            one.apply_one(Admit { cursor: None, requests: requests(base + n..=base + n) }).await.unwrap();
+        }
+        let stranger = other.apply_one(Admit { cursor: None, requests: requests(base + 100..=base + 100) });
+        admitted += 3 + new(stranger.await.unwrap());
+        let admit = |from, to| one.apply_one(Admit { cursor: None, requests: requests(base + from..=base + to) });
+        let (first, second, third) = tokio::join!(admit(100, 179), admit(140, 219), admit(200, 249));
+        admitted += new(first.unwrap()) + new(second.unwrap()) + new(third.unwrap());
+        let (taken, more) = tokio::join!(one.apply_one(Lease { claim: ClaimId(base), ..lease(64) }), admit(250, 259));
+        let Outcome::Applied(Effect::Leased(grants)) = taken.unwrap() else { panic!("not leased") };
+        admitted += new(more.unwrap());
+        let answers: Vec<Op> = grants.iter().map(|grant| Op::Answer(answer(grant))).collect();
+        let (these, those) = answers.split_at(answers.len() / 2);
+        let (these, those) = tokio::join!(one.apply(these.to_vec()), one.apply(those.to_vec()));
+        assert!(these.unwrap().iter().chain(&those.unwrap()).all(Outcome::holds));
+    }
+    assert_eq!(admitted, 6 * 163);
+    let counts = other.counts().await.unwrap();
+    assert_eq!(counts.iter().map(|count| count.requests).sum::<u64>(), admitted as u64);
 }
 
 pub(crate) async fn a_lane_has_one_owner_among_processes(Two { clock, one, other }: Two) {

@@ -17,7 +17,7 @@ use crate::outbox::{Delivery, LaneNo};
 use crate::sender::Parcel;
 use crate::store::disk::{ColdKey, ColdReceipt, Fixture, GroupRow, ItemRow};
 use crate::store::loan::{
-    Changes, FixtureRows, Found, Lender, LiveRow, Loaded, NewNumbers, Numbers, Put, Want, encode,
+    Changes, FixtureRows, Found, Lender, LiveRow, Loaded, NewNumbers, Numbers, Put, PutReceipt, Want, encode,
 };
 use crate::store::machine::{Listed, Loan, Machine};
 use crate::store::policy::QueueOrder;
@@ -425,7 +425,7 @@ impl Written {
             numbers: Some(new_numbers(numbers)),
             fixtures: Some(&self.fixtures).filter(|rows| !rows.is_empty()),
             bodies: self.requests.iter().map(|whole| (whole.request.seq, &whole.body)).collect(),
-            receipts: self.receipts.iter().map(|(key, receipt)| (key, receipt)).collect(),
+            receipts: self.receipts.iter().map(|(key, receipt)| PutReceipt { key, receipt, is_new: false }).collect(),
             parcels: self.parcels.iter().map(|(lane, nonce, parcel)| (*lane, *nonce, parcel)).collect(),
             groups: self.groups.iter().map(|(no, row)| (*no, row, When::NEVER)).collect(),
             items: self.items.iter().map(|(no, row, payload)| (*no, row, payload)).collect(),

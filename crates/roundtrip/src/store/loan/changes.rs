@@ -39,7 +39,7 @@ pub(in crate::store) struct Changes<'a> {
     pub(in crate::store) shown: Vec<(OccurrenceId, Seq)>,
     /// Occurrences that no live request shows any more.
     pub(in crate::store) hidden: Vec<OccurrenceId>,
-    pub(in crate::store) receipts: Vec<(&'a ColdKey, &'a ColdReceipt)>,
+    pub(in crate::store) receipts: Vec<PutReceipt<'a>>,
     pub(in crate::store) forgotten: Vec<&'a ColdKey>,
     pub(in crate::store) parcels: Vec<(LaneNo, Nonce, &'a Parcel)>,
     pub(in crate::store) gone_parcels: Vec<(LaneNo, Nonce)>,
@@ -106,6 +106,16 @@ impl Put<'_> {
     }
 }
 
+/// A receipt that is new or changed.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::store) struct PutReceipt<'a> {
+    pub(in crate::store) key: &'a ColdKey,
+    pub(in crate::store) receipt: &'a ColdReceipt,
+    /// Whether none was there, for sure.
+    #[cfg_attr(not(feature = "postgres"), allow(dead_code, reason = "Redis puts both alike"))]
+    pub(in crate::store) is_new: bool,
+}
+
 /// The request that a group refers to.
 pub(in crate::store) fn request_of(group: &GroupRow) -> Option<RequestId> {
     match group.state {
@@ -124,7 +134,7 @@ impl<'a> Changes<'a> {
     ) -> Result<Changes<'a>, Damaged> {
         let mut changes = Changes { entries: &tray.entries, ..Changes::default() };
         changes.add_live(machine, &fetched.live, tray)?;
-        changes.add_told(tray);
+        changes.add_told(fetched, tray);
         changes.add_groups(machine, fetched, tray);
         changes.add_paces(machine, fetched, before);
         if tray.journal_floor > before.journal_floor {
@@ -189,9 +199,10 @@ impl<'a> Changes<'a> {
         Ok(())
     }
 
-    fn add_told(&mut self, tray: &'a Tray) {
+    fn add_told(&mut self, fetched: &Fetched, tray: &'a Tray) {
         self.fixtures = Some(&tray.fixtures).filter(|rows| !rows.is_empty());
-        self.receipts = tray.receipts.iter().collect();
+        let put = |(key, receipt)| PutReceipt { key, receipt, is_new: fetched.is_absent(key) };
+        self.receipts = tray.receipts.iter().map(put).collect();
         self.forgotten = tray.forgotten.iter().collect();
         for (&(lane, nonce), parcel) in &tray.parcels {
             match parcel {
@@ -336,12 +347,12 @@ mod tests {
         assert_eq!((changes.live.len(), changes.responses.len()), (0, 0));
         assert_eq!(changes.hidden, [samples::occurrence(1)]);
         assert_eq!(changes.counts, BTreeMap::from([((RouteNo(0), StateKind::Leased), -1)]));
-        let [(ColdKey::Request(id), ColdReceipt::Ended { end, .. }), (ColdKey::Occurrence(seen), _)] =
-            changes.receipts[..]
-        else {
-            panic!("two receipts: {changes:?}")
-        };
-        assert_eq!((*id, *end, *seen), (samples::id(1), End::Settled, samples::occurrence(1)));
+        let [ended, seen] = changes.receipts[..] else { panic!("two receipts: {changes:?}") };
+        let ColdReceipt::Ended { end, .. } = ended.receipt else { panic!("how it ended: {ended:?}") };
+        assert_eq!((ended.key, *end), (&ColdKey::Request(samples::id(1)), End::Settled));
+        assert_eq!(seen.key, &ColdKey::Occurrence(samples::occurrence(1)));
+        // Nobody looked for a receipt of the occurrence.
+        assert!(ended.is_new && !seen.is_new);
     }
 
     #[tokio::test]

@@ -15,7 +15,7 @@ use crate::groups::GroupState;
 use crate::inbox::{Request, RouteNo, State, StateKind, When};
 use crate::outbox::{Delivery, LaneNo};
 use crate::sender::Parcel;
-use crate::store::disk::{ColdReceipt, GroupRow, ItemRow};
+use crate::store::disk::{ColdKey, ColdReceipt, GroupRow, ItemRow};
 use crate::store::machine::{Listed, Loan, PROMOTE_MAX, Pace, random_place};
 use crate::store::op::Op;
 use crate::store::policy::QueueOrder;
@@ -266,6 +266,15 @@ impl Fetched {
         if let Entry::Vacant(place) = self.live.entry(seq) {
             place.insert(Loaded { request, record, listed });
         }
+    }
+
+    /// Whether a receipt was looked for, and none is there.
+    pub(super) fn is_absent(&self, key: &ColdKey) -> bool {
+        let looked_for = match key {
+            ColdKey::Request(id) => self.closed.contains(id),
+            ColdKey::Occurrence(occurrence) => self.looked_up.contains(occurrence),
+        };
+        looked_for && !self.tray.cold.contains_key(key)
     }
 
     /// What is fetched, as a machine borrows it.

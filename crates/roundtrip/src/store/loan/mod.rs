@@ -31,7 +31,7 @@ mod want;
 
 use std::collections::BTreeMap;
 
-pub(in crate::store) use changes::{Changes, NewNumbers, Put, request_of};
+pub(in crate::store) use changes::{Changes, NewNumbers, Put, PutReceipt, request_of};
 #[cfg(feature = "postgres")]
 pub(in crate::store) use fetch::First;
 pub(in crate::store) use fetch::Loaded;

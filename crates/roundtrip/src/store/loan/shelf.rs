@@ -17,7 +17,7 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 
 use super::changes::Changes;
-use super::fetch::Loaded;
+use super::fetch::{Fetched, Loaded};
 use super::known::Known;
 use super::record::Damaged;
 use super::tick::{Ticked, tick};
@@ -128,10 +128,19 @@ impl Shelf {
     ) -> Result<Option<(Ticked, Assumed)>, Damaged> {
         let mut hand = Hand::new(self, batch);
         match tick(&mut hand, options, sight, batch).await {
-            Ok(ticked) => Ok(Some((ticked, hand.assumed))),
+            Ok(mut ticked) => {
+                ticked.fetched.looked_up.extend(self.unseen_of(&ticked.fetched));
+                Ok(Some((ticked, hand.assumed)))
+            }
             Err(Away::NotHere) => Ok(None),
             Err(Away::Damaged(damaged)) => Err(damaged),
         }
+    }
+
+    /// What is known to have no receipt of the occurrences that were borrowed.
+    fn unseen_of(&self, fetched: &Fetched) -> Vec<OccurrenceId> {
+        let shown = fetched.live.values().flat_map(|loaded| loaded.request.occurrences.as_slice());
+        shown.map(|occurrence| occurrence.id).filter(|id| self.unseen.contains(id)).collect()
     }
 
     /// Keeps what a tick fetched and left, once it is written. All that it did not fetch was

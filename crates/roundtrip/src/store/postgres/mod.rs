@@ -20,6 +20,7 @@
 
 mod announce;
 mod archive;
+mod copy;
 mod fetch;
 mod hints;
 mod migrate;
@@ -29,7 +30,7 @@ mod views;
 mod wire;
 mod write;
 
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, PoisonError};
 use std::time::Instant;
 
 use tokio::sync::{Mutex, OnceCell, Semaphore};
@@ -40,7 +41,7 @@ pub(super) use archive::contents;
 use fetch::Desk;
 use hints::Bells;
 use tls::{Dial, Tls};
-use wire::{Call, PgError, Wire, int, param, time, uint};
+use wire::{Answers, Call, PgError, Wire, int, param, time, uint};
 use write::Expected;
 
 use super::disk::{Fixture, HighWater};
@@ -48,12 +49,15 @@ use super::loan::{self, Changes as Rows, Damaged, First, FixtureRows, Known, Num
 use super::op::{Op, Outcome};
 use super::projection::{Announcement, BadView, View, check_views};
 use super::query::{Query, Reply};
+use super::sent::Sent;
 use super::{Changes, Hints, Options, Store, StoreError, StoreFuture, Topic, check_batch, without_password};
 use crate::clock::Clock;
 use crate::words::UnixMs;
 
 /// How many reads run at a time; others wait for a connection.
 const READERS_MAX: usize = 4;
+/// How many batches are under way: while the server does one, this process works out the next.
+const BATCHES_UNDER_WAY: usize = 2;
 /// The schema that holds everything, unless the URL names another.
 const SCHEMA: &str = "roundtrip";
 
@@ -105,6 +109,8 @@ struct Server {
     poll_only: bool,
     /// In place of the server's clock, for tests.
     clock: Option<Arc<dyn Clock>>,
+    /// What the server's clock last said, and when that was by this process's.
+    heard: std::sync::Mutex<Option<(UnixMs, Instant)>>,
 }
 
 /// What ticks of this process share.
@@ -113,27 +119,50 @@ struct Writer {
     wire: Option<Wire>,
     seen: Seen,
     tokens: u64,
+    /// Counts how often what was seen turned out to be worth nothing.
+    turn: u64,
 }
 
-/// What a process has seen of what is small, as it was after a tick.
+impl Writer {
+    /// Notes that nothing is known of the server, so that all of it is read anew.
+    fn forget(&mut self) {
+        self.seen = Seen::default();
+        self.turn += 1;
+    }
+}
+
+/// What a process has seen of what is small, as it was after a tick, or will be after those that
+/// are on their way: if one of them fails, those after it do too.
 #[derive(Default)]
 struct Seen {
     tick: i64,
     version: i64,
     fixtures: FixtureRows,
     shelf: Shelf,
-    /// The numbers as the last tick left them, and when they had their time by this process's
-    /// clock; none, if another process had ticked before it: it will again.
-    last: Option<(Numbers, Instant)>,
+    /// The numbers as the last tick left them; none, if another process had ticked before it: it
+    /// will again.
+    last: Option<Numbers>,
 }
 
 impl Seen {
     /// What the numbers are now, if nobody else has ticked.
     fn guess(&self, server: &Server) -> Option<Numbers> {
-        let (numbers, at) = self.last?;
-        let passed = u64::try_from(at.elapsed().as_millis()).unwrap_or(u64::MAX);
-        let now = server.clock.as_ref().map_or(numbers.now.plus(passed), |clock| clock.now());
-        Some(Numbers { now, ..numbers })
+        Some(Numbers { now: server.now()?, ..self.last? })
+    }
+}
+
+impl Seen {
+    /// Keeps in mind what a tick at these numbers leaves.
+    fn note(&mut self, ticked: &Ticked, changes: &Rows<'_>, numbers: Numbers) {
+        self.tick += i64::from(!changes.is_empty());
+        if let Some(new) = changes.fixtures {
+            self.version = int(numbers.fixtures + 1);
+            self.fixtures.extend(new.iter().map(|(key, fixture)| (key.clone(), fixture.clone())));
+        }
+        if let Some(last) = &mut self.last {
+            *last = changes.numbers.map_or(numbers, |new| new.after(numbers));
+            self.shelf.learn(ticked, changes, &numbers);
+        }
     }
 }
 
@@ -159,7 +188,7 @@ impl PostgresStore {
         let schema = own.schema.unwrap_or_else(|| SCHEMA.to_owned());
         let poll_only = own.poll_only;
         Ok(PostgresStore {
-            server: Server { dial, name, schema, poll_only, clock: None },
+            server: Server { dial, name, schema, poll_only, clock: None, heard: Default::default() },
             options,
             hints: Arc::default(),
             bells: OnceLock::new(),
@@ -248,26 +277,110 @@ impl PostgresStore {
 
     async fn tick(&self, batch: Vec<Op>) -> Result<Vec<Outcome>, StoreError> {
         let epoch = self.epoch().await?;
+        let done = match self.tick_at_hand(epoch, &batch).await {
+            Ok(None) => self.tick_borrowing(epoch, &batch).await,
+            Ok(Some(outcomes)) => Ok(outcomes),
+            Err(error) => Err(error),
+        };
+        done.map_err(|error| {
+            tracing::warn!(%error, server = %self.server.name, "a batch was not stored");
+            error.at(&self.server.name)
+        })
+    }
+
+    /// Does a batch with what is at hand, if that does and nobody else has ticked: all of it in
+    /// the flight that commits. The next batch need not wait for that: it takes it that this one
+    /// is written, and its own commit makes sure.
+    async fn tick_at_hand(&self, epoch: u64, batch: &[Op]) -> Result<Option<Vec<Outcome>>, PgError> {
         let mut writer = self.writer.lock().await;
+        let Writer { wire: place, seen, tokens, turn } = &mut *writer;
+        let Some(guess) = seen.guess(&self.server) else { return Ok(None) };
+        // If this ends early, the connection is dropped, and with it what it had begun.
+        let Some(mut wire) = place.take().filter(|wire| !wire.is_closed()) else { return Ok(None) };
+        let sight = Sight { epoch, tokens: *tokens, numbers: guess, fixtures: &seen.fixtures };
+        let Some((ticked, assumed)) = seen.shelf.tick(self.options, &sight, batch).await? else {
+            *place = Some(wire);
+            return Ok(None);
+        };
+        *tokens = ticked.tokens();
+        let changes = ticked.changes()?;
+        let (tick, turn, wrote, is_sure) = (seen.tick, *turn, !changes.is_empty(), assumed.is_empty());
+        let expected = Expected { tick, now: self.server.clock.is_none().then_some(guess.now), assumed };
+        let calls = match wrote {
+            true => write::writes_if(&expected, &changes, guess.newest_epoch)?,
+            false => vec![Call::new(NUMBERS, Vec::new())],
+        };
+        let Some(flight) = self.launch(&mut wire, calls, wrote).await? else {
+            *place = Some(wire);
+            writer.forget();
+            return Ok(None);
+        };
+        *place = Some(wire);
+        seen.note(&ticked, &changes, guess);
+        let news = self.news(&ticked, &changes, &seen.fixtures);
+        drop(writer);
+        let holds = match flight.land().await {
+            Ok(answers) if wrote => self.server.hear(&answers).map(|()| true),
+            // What is refused may be for another reason than one that was assumed.
+            Ok(answers) => self.server.numbers(&answers).map(|(_, now_at)| now_at == tick && is_sure),
+            Err(error) if error.is_otherwise() => Ok(false),
+            Err(error) => Err(error),
+        };
+        if let Ok(true) = holds {
+            return Ok(Some(self.tell(ticked, wrote, news)));
+        }
+        let mut writer = self.writer.lock().await;
+        if writer.turn == turn {
+            writer.forget();
+            // A connection that failed is dropped, and with it what it had begun.
+            writer.wire = writer.wire.take().filter(|_| holds.is_ok());
+        }
+        holds.map(|_otherwise| None)
+    }
+
+    /// Sends what a tick asks or writes. Of what it writes the first call makes sure that all is as
+    /// expected; nothing is under way if it is known not to be. A copy waits for that call: one that fails as it starts spoils the connection.
+    async fn launch<'a>(
+        &self,
+        wire: &mut Wire,
+        mut calls: Vec<Call<'a>>,
+        writes: bool,
+    ) -> Result<Option<Sent<'a, Answers>>, PgError> {
+        if !writes {
+            return Ok(Some(wire.launch("", calls, "").await?));
+        }
+        if !calls.iter().any(Call::is_copy) {
+            return Ok(Some(wire.launch("BEGIN", calls, "COMMIT").await?));
+        }
+        let rest = calls.split_off(1);
+        match wire.send("BEGIN", calls, "").await {
+            Ok(answers) => self.server.hear(&answers)?,
+            Err(error) if error.is_otherwise() => return wire.run("ROLLBACK").await.map(|()| None),
+            Err(error) => return Err(error),
+        }
+        Ok(Some(wire.launch("", rest, "COMMIT").await?))
+    }
+
+    /// Does a batch with what is fetched for it.
+    async fn tick_borrowing(&self, epoch: u64, batch: &[Op]) -> Result<Vec<Outcome>, PgError> {
+        let mut writer = self.writer.lock().await;
+        // If this ends early, the connection is dropped, and with it what it had begun.
         let mut wire = match writer.wire.take().filter(|wire| !wire.is_closed()) {
             Some(wire) => wire,
             // Whoever answers now may be another server, which lost what the last one wrote.
             None => {
-                writer.seen = Seen::default();
-                self.server.connect().await?
+                writer.forget();
+                Wire::open(&self.server.dial, &self.server.schema).await?
             }
         };
-        match self.tick_on(&mut wire, &mut writer, epoch, &batch).await {
+        match self.tick_on(&mut wire, &mut writer, epoch, batch).await {
             Ok(outcomes) => {
                 writer.wire = Some(wire);
                 Ok(outcomes)
             }
-            // The connection is dropped, and with it what it had begun; what became of all
-            // else is read anew.
             Err(error) => {
-                writer.seen = Seen::default();
-                tracing::warn!(%error, server = %self.server.name, "a batch was not stored");
-                Err(error.at(&self.server.name))
+                writer.forget();
+                Err(error)
             }
         }
     }
@@ -280,93 +393,40 @@ impl PostgresStore {
         batch: &[Op],
     ) -> Result<Vec<Outcome>, PgError> {
         let (ticked, numbers) = match writer.seen.guess(&self.server) {
-            Some(guess) => match self.tick_at_hand(wire, writer, epoch, batch, guess).await? {
-                Some(outcomes) => return Ok(outcomes),
-                None => self.tick_by_guess(wire, writer, epoch, batch, guess).await?,
-            },
+            Some(guess) => self.tick_by_guess(wire, writer, epoch, batch, guess).await?,
             None => self.tick_by_look("BEGIN", wire, writer, epoch, batch).await?,
         };
         writer.tokens = ticked.tokens();
         let changes = ticked.changes()?;
         // What wrote nothing has nothing to be synced.
-        let end = if changes.is_empty() { "ROLLBACK" } else { "COMMIT" };
-        wire.send("", write::writes(&changes, numbers.newest_epoch)?, end).await?;
-        let wrote = self.note(writer, &ticked, &changes, numbers);
-        Ok(self.tell(ticked, wrote))
-    }
-
-    /// Does a batch with what is at hand, if that does and nobody else has ticked: all of it in
-    /// the flight that commits.
-    async fn tick_at_hand(
-        &self,
-        wire: &mut Wire,
-        writer: &mut Writer,
-        epoch: u64,
-        batch: &[Op],
-        guess: Numbers,
-    ) -> Result<Option<Vec<Outcome>>, PgError> {
-        let seen = &writer.seen;
-        let sight = Sight { epoch, tokens: writer.tokens, numbers: guess, fixtures: &seen.fixtures };
-        let Some((ticked, assumed)) = seen.shelf.tick(self.options, &sight, batch).await? else { return Ok(None) };
-        writer.tokens = ticked.tokens();
-        let changes = ticked.changes()?;
-        let now = if changes.is_empty() {
-            let answers = wire.send("", vec![Call::new(NUMBERS, Vec::new())], "").await?;
-            let (numbers, tick) = self.server.numbers(&answers)?;
-            // What is refused may be for another reason than one that was assumed.
-            (tick == seen.tick && assumed.is_empty()).then_some(numbers.now)
-        } else {
-            let expected = Expected { tick: seen.tick, now: self.server.clock.is_none().then_some(guess.now), assumed };
-            let calls = write::writes_if(&expected, &changes, guess.newest_epoch)?;
-            match wire.send("BEGIN", calls, "COMMIT").await {
-                Ok(answers) => Some(self.server.time_of(&answers)?),
-                Err(error) if error.is_otherwise() => None,
-                Err(error) => return Err(error),
-            }
-        };
-        let Some(now) = now else { return Ok(None) };
-        let numbers = Numbers { now, ..guess };
-        writer.seen.last = Some((numbers, Instant::now()));
-        let wrote = self.note(writer, &ticked, &changes, numbers);
-        Ok(Some(self.tell(ticked, wrote)))
-    }
-
-    /// Keeps in mind what a tick at these numbers left; says whether it wrote something.
-    fn note(&self, writer: &mut Writer, ticked: &Ticked, changes: &Rows<'_>, numbers: Numbers) -> bool {
-        let Seen { tick, version, fixtures, shelf, last } = &mut writer.seen;
         let wrote = !changes.is_empty();
-        *tick += i64::from(wrote);
-        if let Some(new) = changes.fixtures {
-            *version = int(numbers.fixtures + 1);
-            fixtures.extend(new.iter().map(|(key, fixture)| (key.clone(), fixture.clone())));
-        }
-        self.announce(ticked, changes, fixtures);
-        if let Some((last, _)) = last {
-            *last = match changes.numbers {
-                Some(new) => new.after(numbers),
-                None => numbers,
-            };
-            shelf.learn(ticked, changes, &numbers);
-        }
-        wrote
+        let end = if wrote { "COMMIT" } else { "ROLLBACK" };
+        wire.send("", write::writes(&changes, numbers.newest_epoch)?, end).await?;
+        writer.seen.note(&ticked, &changes, numbers);
+        let news = self.news(&ticked, &changes, &writer.seen.fixtures);
+        Ok(self.tell(ticked, wrote, news))
     }
 
     /// Tells those who wait what a tick that is written did.
-    fn tell(&self, ticked: Ticked, wrote: bool) -> Vec<Outcome> {
+    fn tell(&self, ticked: Ticked, wrote: bool, news: Vec<(&str, String)>) -> Vec<Outcome> {
         let (outcomes, touched) = ticked.finish();
         if let Some(bells) = self.bells.get().filter(|_| wrote) {
             bells.ring(&touched);
         }
         self.hints.give(touched);
+        if let Some(herald) = self.showing.herald.get() {
+            herald.tell(news);
+        }
         outcomes
     }
 
-    /// Tells what a tick did to those who listen under names of the user's choice.
-    fn announce<'a>(&self, ticked: &'a Ticked, changes: &Rows<'a>, fixtures: &'a FixtureRows) {
-        let Some(herald) = self.showing.herald.get() else { return };
+    /// What those are to be told of a tick who listen under names of the user's choice.
+    fn news<'a>(&'a self, ticked: &Ticked, changes: &Rows<'_>, fixtures: &FixtureRows) -> Vec<(&'a str, String)> {
+        if self.showing.herald.get().is_none() {
+            return Vec::new();
+        }
         let routes = loan::routes(fixtures, None).collect();
-        let texts = loan::Texts::default();
-        herald.tell(announce::texts(&self.showing.announcements, &routes, &ticked.steps(changes, &texts)));
+        announce::texts(&self.showing.announcements, &routes, &ticked.steps(changes, &loan::Texts::default()))
     }
 
     /// Looks at what there is, and then fetches what the batch needs.
@@ -402,9 +462,10 @@ impl PostgresStore {
         let (answers, found) = Desk { wire, known: &seen.shelf.known }.fly_after("BEGIN", lock, &first.wants).await?;
         let (numbers, tick) = self.server.numbers(&answers)?;
         if seen.tick != tick {
+            // Of what was taken to be written, something was not.
+            writer.forget();
             return self.tick_by_look("", wire, writer, epoch, batch).await;
         }
-        seen.last = Some((numbers, Instant::now()));
         let sight = Sight { numbers, fixtures: &seen.fixtures, ..sight };
         let mut desk = Desk { wire, known: &seen.shelf.known };
         Ok((loan::tick_after(&mut desk, self.options, &sight, batch, &first, found).await?, numbers))
@@ -429,20 +490,33 @@ impl Server {
         let paces = fetch::each(rows(3), fetch::pace)?;
         let known = Known { counted, paces, had_groups: numbers.high.group > 1 };
         seen.shelf = Shelf::knowing(known);
-        seen.last = (seen.tick == tick).then(|| (numbers, Instant::now()));
+        seen.last = (seen.tick == tick).then_some(numbers);
         seen.tick = tick;
         Ok(numbers)
     }
 
     /// The time, given the server's.
     fn time(&self, ms: i64) -> UnixMs {
-        self.clock.as_ref().map_or(UnixMs(uint(ms)), |clock| clock.now())
+        let now = UnixMs(uint(ms));
+        *self.heard.lock().unwrap_or_else(PoisonError::into_inner) = Some((now, Instant::now()));
+        self.clock.as_ref().map_or(now, |clock| clock.now())
     }
 
-    /// The time that a commit's first statement brought.
-    fn time_of(&self, answers: &[Vec<Row>]) -> Result<UnixMs, PgError> {
-        let row = answers.first().and_then(|rows| rows.first());
-        Ok(self.time(row.ok_or_else(|| Damaged::new("numbers", "no row"))?.try_get(0)?))
+    /// The time, by what was last heard of it.
+    fn now(&self) -> Option<UnixMs> {
+        if let Some(clock) = &self.clock {
+            return Some(clock.now());
+        }
+        let (then, at) = (*self.heard.lock().unwrap_or_else(PoisonError::into_inner))?;
+        Some(then.plus(u64::try_from(at.elapsed().as_millis()).unwrap_or(u64::MAX)))
+    }
+
+    /// Takes the time that a commit's first statement brought.
+    fn hear(&self, answers: &[Vec<Row>]) -> Result<(), PgError> {
+        if let Some(row) = answers.first().and_then(|rows| rows.first()) {
+            self.time(row.try_get(0)?);
+        }
+        Ok(())
     }
 
     /// The numbers, and how many ticks have written something.
@@ -480,6 +554,10 @@ impl Store for PostgresStore {
 
     fn syncs_leases(&self) -> bool {
         true
+    }
+
+    fn batches_under_way(&self) -> usize {
+        BATCHES_UNDER_WAY
     }
 }
 

@@ -1,8 +1,10 @@
 //! One connection: statements prepared once, flights of them sent together.
 //!
 //! ```text
-//!   send(calls) ──▶ all sent at once ──▶ all answers, in order
+//!   launch(calls) ──▶ all sent at once ──▶ land: all answers, in order
 //! ```
+//!
+//! A flight may be launched while others are in the air: the server does one after the other.
 //!
 //! Failure modes: a statement that fails makes all after it fail, and a commit in the same
 //! flight then rolls back; so if any call of a flight failed, nothing of it is there. A
@@ -10,16 +12,21 @@
 
 use std::collections::HashMap;
 use std::future::poll_fn;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
 use std::task::Poll;
 
+use bytes::Bytes;
+use futures_util::SinkExt;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Row, Statement};
 
+use super::copy::Rows;
 use super::tls::Dial;
 use crate::store::StoreError;
 use crate::store::loan::Damaged;
+use crate::store::sent::Sent;
 
 /// Time after which the server ends a transaction whose process went silent: it would hold
 /// up every other process.
@@ -31,20 +38,45 @@ const LOCK_MAX: &str = "30s";
 /// A parameter of a statement.
 pub(super) type Param<'a> = Box<dyn ToSql + Sync + Send + 'a>;
 
-/// A statement with its parameters.
+/// A statement with what it is given.
 pub(super) struct Call<'a> {
     sql: &'static str,
-    params: Vec<Param<'a>>,
+    given: Given<'a>,
+}
+
+enum Given<'a> {
+    Params(Vec<Param<'a>>),
+    /// Rows to be copied, in their binary form.
+    Rows(Bytes),
 }
 
 impl<'a> Call<'a> {
     pub(super) fn new(sql: &'static str, params: Vec<Param<'a>>) -> Call<'a> {
-        Call { sql, params }
+        Call { sql, given: Given::Params(params) }
     }
 
-    async fn fly(&self, client: &Client, statements: &HashMap<&'static str, Statement>) -> Answer {
-        let params: Vec<&(dyn ToSql + Sync)> = self.params.iter().map(|p| &**p as &(dyn ToSql + Sync)).collect();
-        client.query(&statements[self.sql], &params).await
+    /// Copies rows. What is sent after it waits until the server asks for them.
+    pub(super) fn copy<const COLUMNS: usize>(sql: &'static str, rows: Rows<COLUMNS>) -> Call<'a> {
+        Call { sql, given: Given::Rows(rows.finish()) }
+    }
+
+    pub(super) fn is_copy(&self) -> bool {
+        matches!(self.given, Given::Rows(_))
+    }
+
+    async fn fly(&self, client: &Client, statement: &Statement) -> Answer {
+        match &self.given {
+            Given::Params(params) => {
+                let params: Vec<&(dyn ToSql + Sync)> = params.iter().map(|p| &**p as &(dyn ToSql + Sync)).collect();
+                client.query(statement, &params).await
+            }
+            Given::Rows(rows) => {
+                let mut copy = pin!(client.copy_in(statement).await?);
+                copy.send(rows.clone()).await?;
+                copy.finish().await?;
+                Ok(Vec::new())
+            }
+        }
     }
 }
 
@@ -119,7 +151,7 @@ fn in_words(error: &tokio_postgres::Error) -> String {
 
 /// A connection with its prepared statements.
 pub(super) struct Wire {
-    client: Client,
+    client: Arc<Client>,
     statements: HashMap<&'static str, Statement>,
 }
 
@@ -142,7 +174,7 @@ impl Wire {
             quoted(schema)
         );
         client.batch_execute(&settings).await?;
-        Ok(Wire { client, statements: HashMap::new() })
+        Ok(Wire { client: Arc::new(client), statements: HashMap::new() })
     }
 
     pub(super) fn is_closed(&self) -> bool {
@@ -168,34 +200,58 @@ impl Wire {
         calls: Vec<Call<'_>>,
         after: &'static str,
     ) -> Result<Vec<Vec<Row>>, PgError> {
-        for call in &calls {
+        self.launch(before, calls, after).await?.land().await
+    }
+
+    /// The same, without waiting for the answers. What is sent later is done later.
+    pub(super) async fn launch<'a>(
+        &mut self,
+        before: &'static str,
+        calls: Vec<Call<'a>>,
+        after: &'static str,
+    ) -> Result<Sent<'a, Answers>, PgError> {
+        let mut ready = Vec::with_capacity(calls.len());
+        for call in calls {
             if !self.statements.contains_key(call.sql) {
                 let statement = self.client.prepare(call.sql).await?;
                 self.statements.insert(call.sql, statement);
             }
+            ready.push((self.statements[call.sql].clone(), call));
         }
-        let (client, statements) = (&self.client, &self.statements);
-        let plain = |command: &'static str| async move {
-            if !command.is_empty() {
-                client.batch_execute(command).await?;
-            }
-            Ok(Vec::new())
-        };
-        let mut under_way: Vec<Flying<'_>> = vec![Box::pin(plain(before))];
-        under_way.extend(calls.iter().map(|call| Box::pin(call.fly(client, statements)) as Flying<'_>));
-        under_way.push(Box::pin(plain(after)));
-        let mut answers = in_order(under_way).await.into_iter().collect::<Result<Vec<_>, _>>()?;
-        answers.pop();
-        answers.remove(0);
-        Ok(answers)
+        Ok(Sent::now(fly(self.client.clone(), before, ready, after)).await)
     }
 }
 
+/// What each call brought.
+pub(super) type Answers = Result<Vec<Vec<Row>>, PgError>;
+
+async fn fly(
+    client: Arc<Client>,
+    before: &'static str,
+    calls: Vec<(Statement, Call<'_>)>,
+    after: &'static str,
+) -> Answers {
+    let client = &*client;
+    let plain = |command: &'static str| async move {
+        if !command.is_empty() {
+            client.batch_execute(command).await?;
+        }
+        Ok(Vec::new())
+    };
+    let mut under_way: Vec<Answering<'_>> = vec![Box::pin(plain(before))];
+    under_way.extend(calls.iter().map(|(statement, call)| Box::pin(call.fly(client, statement)) as Answering<'_>));
+    under_way.push(Box::pin(plain(after)));
+    let mut answers = in_order(under_way).await.into_iter().collect::<Result<Vec<_>, _>>()?;
+    answers.pop();
+    answers.remove(0);
+    Ok(answers)
+}
+
 type Answer = Result<Vec<Row>, tokio_postgres::Error>;
-type Flying<'a> = Pin<Box<dyn Future<Output = Answer> + Send + 'a>>;
+type Answering<'a> = Pin<Box<dyn Future<Output = Answer> + Send + 'a>>;
 
 /// Waits for all of them, polling in order: the first poll is what sends a statement.
-async fn in_order(mut under_way: Vec<Flying<'_>>) -> Vec<Answer> {
+async fn in_order(mut under_way: Vec<Answering<'_>>) -> Vec<Answer> {
     let mut answers: Vec<Option<Answer>> = under_way.iter().map(|_| None).collect();
     poll_fn(|context| {
         let mut waiting = false;

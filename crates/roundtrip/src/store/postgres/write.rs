@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 
 use tokio_postgres::types::ToSql;
 
+use super::copy::Rows;
 use super::wire::{Call, Param, int, ordered, param, time};
 use crate::inbox::{LeaseMark, Request, RouteNo, StateKind, When};
 use crate::store::disk::{Body, ColdKey, ColdReceipt, Fixture, GroupRow};
 use crate::store::journal::Entry;
-use crate::store::loan::{Assumed, Changes, Damaged, Loaded, NewNumbers, Put, encode, request_of};
+use crate::store::loan::{Assumed, Changes, Damaged, Loaded, NewNumbers, Put, PutReceipt, encode, request_of};
 use crate::store::machine::Pace;
 use crate::words::{OccurrenceId, Payload, Seq, UnixMs};
 
@@ -51,11 +52,9 @@ INSERT INTO live (seq, id, route, key, admitted_at, encoding, payload, trace, oc
 SELECT * FROM unnest($1::bigint[], $2::bytea[], $3::integer[], $4::text[], $5::bigint[], $6::smallint[], $7::bytea[],
                      $8::bytea[], $9::bytea[], $10::boolean[], $11::smallint[], $12::bigint[], $13::bigint[],
                      $14::bigint[], $15::bigint[], $16::bytea[])";
-/// Most of them: queued at once, without a key, a trace or a deadline.
-const INSERT_PLAIN: &str = "
-INSERT INTO live (seq, id, route, admitted_at, encoding, payload, occurrence, turn, record, state, behind)
-SELECT n.*, 1, false FROM unnest($1::bigint[], $2::bytea[], $3::integer[], $4::bigint[], $5::smallint[], $6::bytea[],
-                                 $7::bytea[], $8::bigint[], $9::bytea[]) n";
+const COPY_LIVE: &str = "
+COPY live (seq, id, route, key, admitted_at, encoding, payload, trace, occurrence, behind, state, turn, due, deadline,
+           forget_at, record) FROM STDIN (FORMAT binary)";
 const UPDATE_LIVE: &str = "
 UPDATE live l
 SET occurrence = n.occurrence, behind = n.behind, state = n.state, turn = n.turn, due = n.due, deadline = n.deadline,
@@ -93,12 +92,14 @@ const DELETE_SHOWN: &str = "DELETE FROM shown WHERE occurrence = ANY($1::bytea[]
 const PUT_ENDED: &str = "
 INSERT INTO ended (id, until, record) SELECT * FROM unnest($1::bytea[], $2::bigint[], $3::bytea[])
 ON CONFLICT (id) DO UPDATE SET until = excluded.until, record = excluded.record";
+const COPY_ENDED: &str = "COPY ended (id, until, record) FROM STDIN (FORMAT binary)";
 const DELETE_ENDED: &str = "DELETE FROM ended WHERE id = ANY($1::bytea[])";
 const PUT_SEEN: &str = "
 INSERT INTO seen (occurrence, until, origin, height, record)
 SELECT * FROM unnest($1::bytea[], $2::bigint[], $3::integer[], $4::bigint[], $5::bytea[])
 ON CONFLICT (occurrence) DO UPDATE
 SET until = excluded.until, origin = excluded.origin, height = excluded.height, record = excluded.record";
+const COPY_SEEN: &str = "COPY seen (occurrence, until, origin, height, record) FROM STDIN (FORMAT binary)";
 const DELETE_SEEN: &str = "DELETE FROM seen WHERE occurrence = ANY($1::bytea[])";
 const PUT_PARCELS: &str = "
 INSERT INTO parcel (lane, nonce, deliveries, record)
@@ -129,6 +130,11 @@ const PUT_PACES: &str = "
 INSERT INTO pace (route, epoch, record)
 SELECT route, $2, record FROM unnest($1::integer[], $3::bytea[]) p(route, record)
 ON CONFLICT (route) DO UPDATE SET epoch = excluded.epoch, record = excluded.record";
+
+/// So many new rows are copied. For fewer it does not pay that the server first asks for them.
+const COPY_MIN: usize = 64;
+/// About how many bytes a row takes beside its payload.
+const ROW_BYTES: usize = 256;
 
 /// How many entries a row of the journal holds: few enough for a page to hold some rows.
 const JOURNAL_ROW_MAX: usize = 24;
@@ -203,14 +209,12 @@ fn write_rows<'a>(changes: &'a Changes<'_>, newest_epoch: u64) -> Result<Vec<Cal
 }
 
 fn write_live<'a>(calls: &mut Vec<Call<'a>>, changes: &'a Changes<'_>) {
-    let new = changes.live.iter().filter(|put| put.was.is_none());
-    let (plain, other): (Vec<&Put<'_>>, Vec<_>) = new.partition(|put| is_plain(put));
-    if !plain.is_empty() {
-        calls.push(Call::new(INSERT_PLAIN, plain_columns(&plain)));
-    }
-    if !other.is_empty() {
-        let fixed = fixed_columns(&other);
-        calls.push(Call::new(INSERT_LIVE, fixed.into_iter().chain(live_columns(&other)).collect()));
+    let new: Vec<&Put<'_>> = changes.live.iter().filter(|put| put.was.is_none()).collect();
+    if new.len() >= COPY_MIN {
+        calls.push(Call::copy(COPY_LIVE, live_rows(&new)));
+    } else if !new.is_empty() {
+        let fixed = fixed_columns(&new);
+        calls.push(Call::new(INSERT_LIVE, fixed.into_iter().chain(live_columns(&new)).collect()));
     }
     let changed: Vec<&Put<'_>> =
         changes.live.iter().filter(|put| put.was.is_some_and(|was| changes_row(put, was))).collect();
@@ -241,28 +245,6 @@ fn write_live<'a>(calls: &mut Vec<Call<'a>>, changes: &'a Changes<'_>) {
     if !changes.gone.is_empty() {
         calls.push(Call::new(DELETE_LIVE, vec![seqs(changes.gone.iter().map(|was| was.request.seq))]));
     }
-}
-
-/// Whether a new request is queued, and has none of what most have not.
-fn is_plain(put: &Put<'_>) -> bool {
-    let Put { request, listed, body, .. } = put;
-    let traced = body.is_some_and(|body| body.trace.is_some());
-    row_state(put) == StateKind::Queued && request.key.is_none() && listed.deadline.is_none() && !traced
-}
-
-fn plain_columns<'a>(rows: &[&'a Put<'_>]) -> Vec<Param<'a>> {
-    let [encodings, payloads, _] = body_columns(rows.iter().map(|put| put.body));
-    vec![
-        column(rows.iter().copied(), |put| int(put.request.seq.0)),
-        column(rows.iter().copied(), |put| &put.request.id.0[..]),
-        column(rows.iter().copied(), |put| i32::from(put.request.route.0)),
-        column(rows.iter().copied(), |put| time(put.request.admitted_at)),
-        encodings,
-        payloads,
-        column(rows.iter().copied(), |put| first_occurrence(put.request)),
-        column(rows.iter().copied(), |put| put.listed.turn.map(ordered)),
-        column(rows.iter().copied(), |put| &put.record[..]),
-    ]
 }
 
 /// Whether more changed of a request than that it was handed out, or held on to.
@@ -347,6 +329,34 @@ fn fixed_columns<'a>(rows: &[&'a Put<'_>]) -> Vec<Param<'a>> {
     fixed.into_iter().chain(body_columns(rows.iter().map(|put| put.body))).collect()
 }
 
+/// New rows of `live`, to be copied; one without a body is refused by the server.
+fn live_rows(new: &[&Put<'_>]) -> Rows<16> {
+    let payload = |put: &&Put<'_>| put.body.map_or(0, |body| body.payload.bytes.len());
+    let mut rows = Rows::with_room(new.iter().map(payload).sum::<usize>() + new.len() * ROW_BYTES);
+    for put in new {
+        let Put { request, listed, body, .. } = put;
+        rows.push([
+            &int(request.seq.0),
+            &&request.id.0[..],
+            &i32::from(request.route.0),
+            &request.key.as_ref().map(|key| key.as_str()),
+            &time(request.admitted_at),
+            &body.map(|body| body.payload.encoding as i16),
+            &body.map(|body| body.payload.bytes.as_ref()),
+            &body.and_then(|body| body.trace.as_deref()),
+            &first_occurrence(request),
+            &request.behind,
+            &(row_state(put) as i16),
+            &listed.turn.map(ordered),
+            &listed.due.map(When::to_bits),
+            &listed.deadline.map(When::to_bits),
+            &put.forget_at().map(time),
+            &&put.record[..],
+        ]);
+    }
+    rows
+}
+
 /// Bodies, column by column; a row without one is refused by the server.
 fn body_columns<'a>(bodies: impl Iterator<Item = Option<&'a Body>> + Clone) -> [Param<'a>; 3] {
     [
@@ -417,50 +427,77 @@ fn payloads<'a>(all: impl Iterator<Item = &'a Payload>) -> (Param<'a>, Param<'a>
 }
 
 fn write_receipts<'a>(calls: &mut Vec<Call<'a>>, changes: &'a Changes<'_>) -> Result<(), Damaged> {
-    let (mut ids, mut untils, mut records) = (Vec::new(), Vec::new(), Vec::new());
-    let (mut seen, mut seen_untils, mut origins, mut heights, mut seen_records) =
-        (Vec::new(), Vec::new(), Vec::new(), Vec::new(), Vec::new());
-    for (key, cold) in &changes.receipts {
-        match key {
-            ColdKey::Request(id) => {
-                ids.push(&id.0[..]);
-                untils.push(time(cold.until()));
-                records.push(encode(cold)?);
-            }
-            ColdKey::Occurrence(id) => {
-                let origin = match cold {
-                    ColdReceipt::Seen { origin, .. } => *origin,
-                    ColdReceipt::Ended { .. } => None,
-                };
-                seen.push(&id.0[..]);
-                seen_untils.push(origin.is_none().then(|| time(cold.until())));
-                origins.push(origin.map(|(origin, _)| i32::from(origin.0)));
-                heights.push(origin.map(|(_, height)| int(height.0)));
-                seen_records.push(encode(cold)?);
+    let of_id = |put: &&PutReceipt<'_>| matches!(put.key, ColdKey::Request(_));
+    let (ended, seen): (Vec<&PutReceipt<'_>>, Vec<_>) = changes.receipts.iter().partition(of_id);
+    for (receipts, write) in [(ended, write_ended as WriteReceipts<'a>), (seen, write_seen)] {
+        let (new, other): (Vec<&PutReceipt<'_>>, Vec<_>) = receipts.into_iter().partition(|put| put.is_new);
+        for (receipts, are_new) in [(new, true), (other, false)] {
+            if !receipts.is_empty() {
+                calls.push(write(&receipts, are_new && receipts.len() >= COPY_MIN)?);
             }
         }
     }
-    if !ids.is_empty() {
-        calls.push(Call::new(PUT_ENDED, vec![param(ids), param(untils), param(records)]));
-    }
-    if !seen.is_empty() {
-        let params = vec![param(seen), param(seen_untils), param(origins), param(heights), param(seen_records)];
-        calls.push(Call::new(PUT_SEEN, params));
-    }
-    let (mut ids, mut occurrences) = (Vec::new(), Vec::new());
-    for key in &changes.forgotten {
-        match key {
-            ColdKey::Request(id) => ids.push(&id.0[..]),
-            ColdKey::Occurrence(id) => occurrences.push(&id.0[..]),
+    let (ids, occurrences): (Vec<&ColdKey>, Vec<_>) =
+        changes.forgotten.iter().partition(|key| matches!(key, ColdKey::Request(_)));
+    for (sql, keys) in [(DELETE_ENDED, ids), (DELETE_SEEN, occurrences)] {
+        if !keys.is_empty() {
+            calls.push(Call::new(sql, vec![column(keys, key_bytes)]));
         }
-    }
-    if !ids.is_empty() {
-        calls.push(Call::new(DELETE_ENDED, vec![param(ids)]));
-    }
-    if !occurrences.is_empty() {
-        calls.push(Call::new(DELETE_SEEN, vec![param(occurrences)]));
     }
     Ok(())
+}
+
+/// Writes receipts of one kind; new ones may be copied.
+type WriteReceipts<'a> = fn(&[&'a PutReceipt<'_>], bool) -> Result<Call<'a>, Damaged>;
+
+fn write_ended<'a>(receipts: &[&'a PutReceipt<'_>], copied: bool) -> Result<Call<'a>, Damaged> {
+    let records = records(receipts)?;
+    if copied {
+        let mut rows = Rows::<3>::with_room(receipts.len() * ROW_BYTES);
+        for (put, record) in receipts.iter().zip(&records) {
+            rows.push([&key_bytes(put.key), &time(put.receipt.until()), &&record[..]]);
+        }
+        return Ok(Call::copy(COPY_ENDED, rows));
+    }
+    let keys = column(receipts, |put| key_bytes(put.key));
+    Ok(Call::new(PUT_ENDED, vec![keys, column(receipts, |put| time(put.receipt.until())), param(records)]))
+}
+
+fn write_seen<'a>(receipts: &[&'a PutReceipt<'_>], copied: bool) -> Result<Call<'a>, Damaged> {
+    let records = records(receipts)?;
+    let origin = |put: &PutReceipt<'_>| match put.receipt {
+        ColdReceipt::Seen { origin, .. } => *origin,
+        ColdReceipt::Ended { .. } => None,
+    };
+    let until = |put: &PutReceipt<'_>| origin(put).is_none().then(|| time(put.receipt.until()));
+    let chain = |put: &PutReceipt<'_>| origin(put).map(|(origin, _)| i32::from(origin.0));
+    let height = |put: &PutReceipt<'_>| origin(put).map(|(_, height)| int(height.0));
+    if copied {
+        let mut rows = Rows::<5>::with_room(receipts.len() * ROW_BYTES);
+        for (put, record) in receipts.iter().zip(&records) {
+            rows.push([&key_bytes(put.key), &until(put), &chain(put), &height(put), &&record[..]]);
+        }
+        return Ok(Call::copy(COPY_SEEN, rows));
+    }
+    let columns = vec![
+        column(receipts, |put| key_bytes(put.key)),
+        column(receipts, |put| until(put)),
+        column(receipts, |put| chain(put)),
+        column(receipts, |put| height(put)),
+        param(records),
+    ];
+    Ok(Call::new(PUT_SEEN, columns))
+}
+
+fn records(receipts: &[&PutReceipt<'_>]) -> Result<Vec<Vec<u8>>, Damaged> {
+    receipts.iter().map(|put| encode(put.receipt)).collect()
+}
+
+fn key_bytes(key: &ColdKey) -> &[u8] {
+    match key {
+        ColdKey::Request(id) => &id.0,
+        ColdKey::Occurrence(id) => &id.0,
+    }
 }
 
 fn write_parcels<'a>(calls: &mut Vec<Call<'a>>, changes: &'a Changes<'_>) -> Result<(), Damaged> {

@@ -88,6 +88,11 @@ impl Heard {
         Ok(Heard::now(seconds.saturating_mul(1000).saturating_add(micros / 1000)))
     }
 
+    /// Whichever is newer.
+    pub(super) fn max(self, other: Heard) -> Heard {
+        if self.at < other.at { other } else { self }
+    }
+
     pub(super) fn is_older_than(&self, age: Duration) -> bool {
         self.at.elapsed() > age
     }

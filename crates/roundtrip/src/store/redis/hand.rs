@@ -3,12 +3,13 @@
 use redis::Value;
 
 use super::ask::{Arguments, bytes, list, number};
-use super::flight::{Certain, Flight, Heard, Known, Mode};
-use super::link::LinkError;
+use super::flight::{Certain, Heard, Known, Mode};
+use super::link::{Commit, LinkError};
 use super::put::Brought;
 use super::{LATE_MAX, RedisStore, Writer, Written, hints};
 use crate::store::loan::{Assumed, Changes, Damaged, Sight, Ticked};
 use crate::store::op::{Op, Outcome};
+use crate::store::sent::Sent;
 
 /// How many requests a commit by script may change.
 const SCRIPT_ROWS_MAX: usize = 32;
@@ -17,88 +18,143 @@ const SCRIPT_ROWS_MAX: usize = 32;
 struct Done<'a> {
     process: &'a str,
     epoch: u64,
-    certain: Certain,
+    /// The last commit of this process.
+    sent: Certain,
     known: &'a Known,
     ticked: &'a Ticked,
     assumed: &'a Assumed,
 }
 
+/// What is on its way to the server.
+enum Launched<'a> {
+    Script(Sent<'a, Result<Value, LinkError>>),
+    Commit(Commit<'a>),
+}
+
+impl Launched<'_> {
+    /// When it was done, if all was as expected.
+    async fn land(self) -> Result<Option<Heard>, LinkError> {
+        match self {
+            Launched::Script(sent) => said_done(sent.land().await?),
+            Launched::Commit(commit) => match commit.land().await {
+                Ok(mut answers) => Ok(Some(Heard::from_time(answers.pop().unwrap_or(Value::Nil))?)),
+                Err(LinkError::Moved) => Ok(None),
+                Err(error) => Err(error),
+            },
+        }
+    }
+}
+
+/// When the server was as `commit.lua` was told, if it was.
+fn said_done(answer: Value) -> Result<Option<Heard>, LinkError> {
+    let mut answer = list(answer)?;
+    let is_done = bytes(answer.next())? == b"done";
+    let heard = Heard::now(number(answer.next())?);
+    Ok(is_done.then_some(heard))
+}
+
 impl RedisStore {
     /// Does a batch with what is at hand, if that does and all is as it seems; nothing, if not.
+    /// The next batch need not wait for the commit: it takes it that this one is written, and its
+    /// own commit makes sure.
     pub(super) async fn tick_at_hand(
+        &self,
+        process: &str,
+        epoch: u64,
+        batch: &[Op],
+    ) -> Result<Option<Vec<Outcome>>, LinkError> {
+        let mut writer = self.writer.lock().await;
+        // What is shown is part of a transaction, which a commit by one script is not.
+        if writer.crowded > 0 || writer.rolled_back || writer.sent.is_none() || !self.showing.is_empty() {
+            return Ok(None);
+        }
+        let known = match self.stand(&mut writer, &mut self.server.flight(process, Mode::Look), epoch).await {
+            Ok(known) => known,
+            // Whoever borrows meets the same, and knows what to do.
+            Err(LinkError::Moved | LinkError::RolledBack) => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        let turn = writer.turn;
+        let Some((ticked, launched)) = self.try_at_hand(&mut writer, process, epoch, &known, batch).await? else {
+            writer.known = Some(known).filter(|_| writer.turn == turn);
+            return Ok(None);
+        };
+        let sent = writer.sent;
+        drop(writer);
+        let landed = launched.land().await;
+        if let Ok(Some(heard)) = landed {
+            if let Some(sent) = sent {
+                self.confirm(sent, heard);
+            }
+            let (outcomes, touched) = ticked.finish();
+            self.hints.give(touched);
+            return Ok(Some(outcomes));
+        }
+        let mut writer = self.writer.lock().await;
+        if writer.turn == turn {
+            writer.forget();
+        }
+        landed.map(|_otherwise| None)
+    }
+
+    /// Works a batch out and sends it on its way.
+    async fn try_at_hand(
         &self,
         writer: &mut Writer,
         process: &str,
         epoch: u64,
         known: &Known,
         batch: &[Op],
-    ) -> Result<Option<Vec<Outcome>>, LinkError> {
-        let Some(certain) = writer.certain.filter(|_| writer.shelf_version == known.version) else { return Ok(None) };
+    ) -> Result<Option<(Ticked, Launched<'_>)>, LinkError> {
+        let Some(sent) = writer.sent.filter(|_| writer.shelf_version == known.version) else { return Ok(None) };
         let sight = Sight { epoch, tokens: writer.tokens, numbers: known.numbers, fixtures: &known.fixtures };
         let Some((ticked, assumed)) = writer.shelf.tick(self.options, &sight, batch).await? else { return Ok(None) };
         // A token that was issued is never issued again, whatever becomes of the commit.
         writer.tokens = ticked.tokens();
         let changes = ticked.changes()?;
-        if changes.is_empty() {
-            // What is refused may be for another reason than one that was assumed.
-            if !assumed.is_empty() || !self.is_still(process, known, certain).await? {
-                return Ok(None);
-            }
-            writer.known = Some(known.clone());
-        } else {
-            let done = Done { process, epoch, certain, known, ticked: &ticked, assumed: &assumed };
-            let Some(heard) = self.commit_if(&done, &changes).await? else { return Ok(None) };
-            let written = Written { ticked: &ticked, changes: &changes, epoch, alone: true };
-            self.note(writer, known.clone(), heard, &written);
+        // What is refused may be for another reason than one that was assumed; and what is left of
+        // a group's items takes a script of its own.
+        if changes.is_empty() && !assumed.is_empty() || !changes.gone_groups.is_empty() {
+            return Ok(None);
+        }
+        let done = Done { process, epoch, sent, known, ticked: &ticked, assumed: &assumed };
+        let Some(launched) = self.launch(&done, &changes).await? else {
+            writer.forget();
+            return Ok(None);
+        };
+        match changes.is_empty() {
+            true => writer.known = Some(known.clone()),
+            false => writer.note(known.clone(), &Written { ticked: &ticked, changes: &changes, epoch, alone: true }),
         }
         drop(changes);
-        let (outcomes, touched) = ticked.finish();
-        self.hints.give(touched);
-        Ok(Some(outcomes))
+        Ok(Some((ticked, launched)))
     }
 
-    /// Whether the store stands where it is known to.
-    async fn is_still(&self, process: &str, known: &Known, certain: Certain) -> Result<bool, LinkError> {
-        let mut flight = Flight { certain: Some(certain), ..self.server.flight(process, Mode::Look) };
-        Ok(flight.look(Some(known.clone())).await?.version == known.version)
-    }
-
-    /// Commits if all is as expected, and answers when that was. A script does it at once; but it
-    /// takes the server longer to read many arguments as a script's than as those of commands.
-    async fn commit_if(&self, done: &Done<'_>, changes: &Changes<'_>) -> Result<Option<Heard>, LinkError> {
-        // What is left of a group's items takes a script of its own.
-        if !changes.gone_groups.is_empty() {
-            return Ok(None);
-        }
+    /// Sends a commit that does nothing unless all is as expected; nothing, if it is known not to
+    /// be. A script does it at once; but it takes the server longer to read many arguments as a
+    /// script's than as those of commands.
+    async fn launch(&self, done: &Done<'_>, changes: &Changes<'_>) -> Result<Option<Launched<'_>>, LinkError> {
         let link = &self.server.writing;
         let is_large = changes.live.len() + changes.gone.len() > SCRIPT_ROWS_MAX;
-        let arguments = self.expectations(done, if is_large { None } else { Some(changes) })?;
-        let answer = match is_large {
-            true => link.watch(&self.server.commit, &arguments).await?,
-            false => link.call(&self.server.commit, &arguments).await?,
-        };
-        let mut answer = list(answer)?;
-        if bytes(answer.next())? != b"done" {
-            return Ok(None);
-        }
+        let arguments = self.expectations(done, Some(changes).filter(|_| !is_large && !changes.is_empty()))?;
         if !is_large {
-            return Ok(Some(Heard::now(number(answer.next())?)));
+            let call = async move { link.call(&self.server.commit, &arguments).await };
+            return Ok(Some(Launched::Script(Sent::now(call).await)));
+        }
+        if said_done(link.watch(&self.server.commit, &arguments).await?)?.is_none() {
+            return Ok(None);
         }
         let mut commands = self.server.commands(done.known, changes, &Brought::default(), done.epoch)?;
         commands.extend([self.server.publish(done.ticked, done.epoch), redis::cmd("TIME")]);
-        match link.commit(&commands).await {
-            Ok(mut answers) => Ok(Some(Heard::from_time(answers.pop().unwrap_or(Value::Nil))?)),
-            Err(LinkError::Moved) => Ok(None),
-            Err(error) => Err(error),
-        }
+        Ok(Some(Launched::Commit(link.launch(&commands).await?)))
     }
 
     /// What `commit.lua` is to make sure of, and what it then writes, if anything.
     fn expectations(&self, done: &Done<'_>, writes: Option<&Changes<'_>>) -> Result<Arguments, Damaged> {
         let mut arguments = Arguments::of([done.process]);
         arguments.push_number(done.known.version);
-        arguments.push_number(done.certain.version);
-        arguments.push_number(done.certain.tag);
+        arguments.push_number(done.sent.version);
+        arguments.push_number(done.sent.tag);
         match self.server.clock {
             Some(_) => arguments.push(""),
             None => arguments.push_number(done.known.numbers.now.0),

@@ -34,6 +34,7 @@ use super::keys::{Key, Script};
 use super::place::Place;
 use crate::store::StoreError;
 use crate::store::loan::Damaged;
+use crate::store::sent::Sent;
 
 /// How long the server may take to answer: longer than a sync of its log may stall.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
@@ -210,6 +211,11 @@ impl Link {
     /// Does all of these commands, or none if `numbers` changed since it was watched; answers
     /// what each of them brought.
     pub(super) async fn commit(&self, commands: &[Cmd]) -> Result<Vec<Value>, LinkError> {
+        self.launch(commands).await?.land().await
+    }
+
+    /// The same, without waiting for the answers. What is sent later is done later.
+    pub(super) async fn launch(&self, commands: &[Cmd]) -> Result<Commit<'_>, LinkError> {
         let Some(mut connection) = self.to.lock().await.connection.clone() else { return Err(LinkError::Moved) };
         let mut all = Pipeline::with_capacity(commands.len() + 2);
         all.cmd("MULTI");
@@ -217,7 +223,13 @@ impl Link {
             all.add_command(command.clone());
         }
         all.cmd("EXEC");
-        let answers = match connection.req_packed_commands(&all, 0, commands.len() + 2).await {
+        let sent = async move { connection.req_packed_commands(&all, 0, all.len()).await };
+        Ok(Commit { link: self, sent: Sent::now(sent).await })
+    }
+
+    /// Makes of a commit's answers what each command brought.
+    async fn brought(&self, answers: Result<Vec<Value>, RedisError>) -> Result<Vec<Value>, LinkError> {
+        let answers = match answers {
             Ok(answers) => answers,
             Err(error) => return Err(self.gave_up(error).await),
         };
@@ -323,6 +335,20 @@ impl Link {
         both.cmd("ASKING").ignore().add_command(whole);
         let (answer,): (Value,) = both.query_async(&mut connection).await?;
         Ok(answer)
+    }
+}
+
+/// A commit that is sent.
+pub(super) struct Commit<'a> {
+    link: &'a Link,
+    sent: Sent<'a, Result<Vec<Value>, RedisError>>,
+}
+
+impl Commit<'_> {
+    /// Waits for what each command brings.
+    pub(super) async fn land(self) -> Result<Vec<Value>, LinkError> {
+        let answers = self.sent.land().await;
+        self.link.brought(answers).await
     }
 }
 

@@ -89,6 +89,8 @@ pub struct RedisStore {
     /// This start's epoch; none before the first call reached the server.
     epoch: OnceCell<u64>,
     writer: Mutex<Writer>,
+    /// The last commit of this process that is known to be written, and when it was.
+    confirmed: std::sync::Mutex<Option<(Certain, Heard)>>,
     readers: Semaphore,
     /// What reads last heard.
     read: std::sync::Mutex<Option<Known>>,
@@ -97,10 +99,16 @@ pub struct RedisStore {
 }
 
 /// What ticks of this process share.
+///
+/// Where the store stands may be where it will once all is written that is on its way: if one of
+/// those commits fails, those after it do too.
 #[derive(Default)]
 struct Writer {
     known: Option<Known>,
-    certain: Option<Certain>,
+    /// The last commit that was sent.
+    sent: Option<Certain>,
+    /// Counts how often what was known turned out to be worth nothing.
+    turn: u64,
     /// Which store it was.
     run: String,
     /// Whether acknowledged writes were found to be lost, and lanes are still to be stopped.
@@ -137,6 +145,9 @@ struct Written<'a> {
     alone: bool,
 }
 
+/// How many batches are under way: while the server does one, this process works out the next.
+const BATCHES_UNDER_WAY: usize = 2;
+
 impl RedisStore {
     /// What URLs of such stores begin with.
     pub(super) const SCHEMES: [&'static str; 5] = ["redis", "rediss", "redis-cluster", "rediss-cluster", "redis+unix"];
@@ -167,6 +178,7 @@ impl RedisStore {
             ear: OnceLock::new(),
             epoch: OnceCell::new(),
             writer: Mutex::default(),
+            confirmed: std::sync::Mutex::default(),
             readers: Semaphore::new(READERS_MAX),
             read: std::sync::Mutex::default(),
             showing: Showing::default(),
@@ -276,32 +288,44 @@ impl RedisStore {
 
     async fn tick(&self, batch: Vec<Op>) -> Result<Vec<Outcome>, StoreError> {
         let epoch = self.epoch().await?;
+        let process = format!("{epoch}0");
+        let done = match self.tick_at_hand(&process, epoch, &batch).await {
+            Ok(None) => self.tick_borrowing(&process, epoch, &batch).await,
+            Ok(Some(outcomes)) => Ok(outcomes),
+            Err(error) => Err(error),
+        };
+        done.map_err(|error| {
+            tracing::warn!(%error, server = %self.server.name, "a batch was not stored");
+            error.at(&self.server.name)
+        })
+    }
+
+    async fn tick_borrowing(&self, process: &str, epoch: u64, batch: &[Op]) -> Result<Vec<Outcome>, LinkError> {
         let mut writer = self.writer.lock().await;
         for _ in 0..TRIES_MAX {
-            let error = match self.try_tick(&mut writer, epoch, &batch).await {
+            let error = match self.try_tick(&mut writer, process, epoch, batch).await {
                 Ok(outcomes) => return Ok(outcomes),
                 Err(error) => error,
             };
-            writer.known = None;
+            writer.forget();
             match error {
                 LinkError::Moved => writer.crowded = CROWDED,
-                LinkError::RolledBack => writer.notice_rollback(&self.server.name),
-                error => {
-                    tracing::warn!(%error, server = %self.server.name, "a batch was not stored");
-                    return Err(error.at(&self.server.name));
-                }
+                LinkError::RolledBack => self.notice_rollback(&mut writer),
+                error => return Err(error),
             }
         }
-        Err(StoreError::Unknown)
+        Err(LinkError::Crowded)
     }
 
-    async fn try_tick(&self, writer: &mut Writer, epoch: u64, batch: &[Op]) -> Result<Vec<Outcome>, LinkError> {
-        let process = format!("{epoch}0");
-        let mode = if writer.crowded > 0 { Mode::Turn } else { Mode::Alone };
-        writer.crowded = writer.crowded.saturating_sub(1);
-        let mut flight = self.server.flight(&process, mode);
-        flight.certain = writer.certain;
-        let known = match writer.known.take().filter(|known| !known.heard.is_older_than(HEARD_MAX)) {
+    /// Where the store stands, by what was heard of it lately or by asking.
+    async fn stand(&self, writer: &mut Writer, flight: &mut Flight<'_>, epoch: u64) -> Result<Known, LinkError> {
+        let confirmed = *self.confirmed.lock().unwrap_or_else(PoisonError::into_inner);
+        flight.certain = confirmed.map(|(certain, _)| certain);
+        let mut known = writer.known.take();
+        if let (Some(known), Some((_, heard))) = (&mut known, confirmed) {
+            known.heard = known.heard.max(heard);
+        }
+        let known = match known.filter(|known| !known.heard.is_older_than(HEARD_MAX)) {
             Some(known) => known,
             None => flight.look(None).await?,
         };
@@ -309,14 +333,26 @@ impl RedisStore {
             return Err(LinkError::RolledBack);
         }
         flight.start_from(&known);
-        let now = self.server.now(&known);
-        let newest_epoch = known.numbers.newest_epoch.max(epoch);
-        let known = Known { numbers: Numbers { newest_epoch, now, ..known.numbers }, ..known };
+        let (newest_epoch, now) = (known.numbers.newest_epoch.max(epoch), self.server.now(&known));
+        Ok(Known { numbers: Numbers { newest_epoch, now, ..known.numbers }, ..known })
+    }
+
+    async fn try_tick(
+        &self,
+        writer: &mut Writer,
+        process: &str,
+        epoch: u64,
+        batch: &[Op],
+    ) -> Result<Vec<Outcome>, LinkError> {
+        let mode = if writer.crowded > 0 { Mode::Turn } else { Mode::Alone };
+        writer.crowded = writer.crowded.saturating_sub(1);
+        let mut flight = self.server.flight(process, mode);
+        let known = self.stand(writer, &mut flight, epoch).await?;
         let sight = Sight { epoch, tokens: writer.tokens, numbers: known.numbers, fixtures: &known.fixtures };
         if writer.rolled_back {
             let stopped = loan::stop_lanes(self.options, &sight);
             let done = Done {
-                process: &process,
+                process,
                 epoch,
                 ticked: &stopped,
                 changes: stopped.changes()?,
@@ -329,20 +365,12 @@ impl RedisStore {
             writer.rolled_back = false;
             return Err(LinkError::Moved);
         }
-        // What is shown is part of a transaction, which a commit by one script is not.
-        if let Mode::Alone = mode
-            && self.showing.is_empty()
-            && let Some(outcomes) = self.tick_at_hand(writer, &process, epoch, &known, batch).await?
-        {
-            return Ok(outcomes);
-        }
-        let sight = Sight { tokens: writer.tokens, ..sight };
         let ticked = match loan::tick(&mut flight, self.options, &sight, batch).await {
             // What is known is a little old: with what is known now, at once.
             Err(LinkError::Moved) => {
                 writer.crowded = CROWDED;
                 writer.known = Some(flight.look(Some(known)).await?);
-                return Box::pin(self.try_tick(writer, epoch, batch)).await;
+                return Box::pin(self.try_tick(writer, process, epoch, batch)).await;
             }
             other => other?,
         };
@@ -351,7 +379,7 @@ impl RedisStore {
         let changes = ticked.changes()?;
         let shown = self.showing.of_tick(&mut flight, &known.fixtures, &ticked, &changes).await?;
         let (brought, has_turn) = (std::mem::take(&mut flight.brought), matches!(flight.mode, Mode::Turn));
-        let done = Done { process: &process, epoch, ticked: &ticked, changes, brought, shown, must: false, has_turn };
+        let done = Done { process, epoch, ticked: &ticked, changes, brought, shown, must: false, has_turn };
         self.write(writer, known, done).await?;
         let (outcomes, touched) = ticked.finish();
         self.hints.give(touched);
@@ -382,28 +410,27 @@ impl RedisStore {
         // Before the time there is what was shown.
         self.showing.heed(answers.drain(answers.len().saturating_sub(done.shown.len())..));
         let alone = !done.has_turn && !done.must && self.showing.is_empty();
-        self.note(writer, known, heard, &Written { ticked: done.ticked, changes, epoch: done.epoch, alone });
+        self.confirm(Certain { version: known.version + 1, tag: done.epoch }, heard);
+        writer.note(known, &Written { ticked: done.ticked, changes, epoch: done.epoch, alone });
         Ok(())
     }
 
-    /// Keeps in mind where the store stands after a commit.
-    fn note(&self, writer: &mut Writer, mut known: Known, heard: Heard, written: &Written<'_>) {
-        let Written { ticked, changes, epoch, alone } = written;
-        if *alone {
-            if writer.shelf_version != known.version {
-                writer.shelf = Shelf::default();
-            }
-            writer.shelf.learn(ticked, changes, &known.numbers);
-            writer.shelf_version = known.version + 1;
+    /// Keeps in mind what is written for certain.
+    fn confirm(&self, certain: Certain, heard: Heard) {
+        let mut confirmed = self.confirmed.lock().unwrap_or_else(PoisonError::into_inner);
+        if confirmed.is_none_or(|(before, _)| before.version < certain.version) {
+            *confirmed = Some((certain, heard));
         }
-        known.heard = heard;
-        known.step(changes);
-        writer.certain = Some(Certain { version: known.version, tag: *epoch });
-        writer.run.clone_from(&known.run);
-        if let Some(rows) = changes.fixtures {
-            known.fixtures.extend(rows.iter().map(|(key, fixture)| (key.clone(), fixture.clone())));
-        }
-        writer.known = Some(known);
+    }
+
+    fn notice_rollback(&self, writer: &mut Writer) {
+        tracing::error!(
+            server = %self.server.name,
+            "the server has lost writes that it had acknowledged (a failover, or a restored backup): all lanes are \
+             stopped; observe every lane, match what was sent, then reconcile"
+        );
+        *self.confirmed.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        *writer = Writer { rolled_back: true, tokens: writer.tokens, turn: writer.turn + 1, ..Writer::default() };
     }
 
     /// The commands of a commit. The last tells the time, and those before it show.
@@ -450,13 +477,29 @@ impl RedisStore {
 }
 
 impl Writer {
-    fn notice_rollback(&mut self, server: &str) {
-        tracing::error!(
-            %server,
-            "the server has lost writes that it had acknowledged (a failover, or a restored backup): all lanes are \
-             stopped; observe every lane, match what was sent, then reconcile"
-        );
-        *self = Writer { rolled_back: true, tokens: self.tokens, ..Writer::default() };
+    /// Keeps in mind where the store stands after a commit.
+    fn note(&mut self, mut known: Known, written: &Written<'_>) {
+        let Written { ticked, changes, epoch, alone } = written;
+        if *alone {
+            if self.shelf_version != known.version {
+                self.shelf = Shelf::default();
+            }
+            self.shelf.learn(ticked, changes, &known.numbers);
+            self.shelf_version = known.version + 1;
+        }
+        known.step(changes);
+        self.sent = Some(Certain { version: known.version, tag: *epoch });
+        self.run.clone_from(&known.run);
+        if let Some(rows) = changes.fixtures {
+            known.fixtures.extend(rows.iter().map(|(key, fixture)| (key.clone(), fixture.clone())));
+        }
+        self.known = Some(known);
+    }
+
+    /// Notes that nothing is known of where the store stands, so that all of it is asked anew.
+    fn forget(&mut self) {
+        (self.known, self.sent, self.shelf, self.shelf_version) = (None, None, Shelf::default(), 0);
+        self.turn += 1;
     }
 }
 
@@ -478,5 +521,9 @@ impl Store for RedisStore {
 
     fn syncs_leases(&self) -> bool {
         true
+    }
+
+    fn batches_under_way(&self) -> usize {
+        BATCHES_UNDER_WAY
     }
 }

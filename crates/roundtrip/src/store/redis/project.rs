@@ -21,7 +21,7 @@ use super::flight::{Flight, Mode};
 use super::keys::SHOW;
 use super::link::LinkError;
 use super::put::Brought;
-use super::{Done, Known, Numbers, RedisStore, Rows, Sight, TRIES_MAX, Ticked, Writer};
+use super::{Done, RedisStore, Rows, Sight, TRIES_MAX, Ticked, Writer};
 use crate::inbox::StateKind;
 use crate::store::StoreError;
 use crate::store::loan::{self, Damaged, FixtureRows, Found, Lender, LiveRow, Texts, Want, routes};
@@ -190,11 +190,9 @@ impl RedisStore {
     async fn try_project(&self, writer: &mut Writer, epoch: u64, after: Option<Seq>) -> Result<Page, LinkError> {
         let process = format!("{epoch}0");
         let mut flight = self.server.flight(&process, Mode::Turn);
-        flight.certain = writer.certain;
-        let known = flight.look(None).await?;
-        flight.start_from(&known);
-        let numbers = Numbers { now: self.server.now(&known), ..known.numbers };
-        let known = Known { numbers, ..known };
+        writer.known = None;
+        let known = self.stand(writer, &mut flight, epoch).await?;
+        let numbers = known.numbers;
         let rows = self.page(&mut flight, &known.fixtures, after).await?;
         let shows: Vec<Projection> = self.showing.projections.iter().filter(|by| is_a_state(by)).cloned().collect();
         let shower = Shower::new(&shows, routes(&known.fixtures, None));

@@ -12,7 +12,7 @@ use super::keys::Key;
 use crate::inbox::{StateKind, When};
 use crate::store::disk::{ColdKey, ColdReceipt, GroupRow};
 use crate::store::journal::Entry;
-use crate::store::loan::{Changes, Damaged, encode, request_of};
+use crate::store::loan::{Changes, Damaged, PutReceipt, encode, request_of};
 use crate::words::UnixMs;
 
 /// How many entries are one part of the journal.
@@ -177,7 +177,7 @@ fn put_requests(commands: &mut Commands, changes: &Changes<'_>) {
 
 fn put_receipts(commands: &mut Commands, changes: &Changes<'_>, notes: &[Note]) -> Result<(), Damaged> {
     let mut expiring: BTreeMap<(Key, Vec<u8>), Vec<[u8; 32]>> = BTreeMap::new();
-    for (key, receipt) in &changes.receipts {
+    for PutReceipt { key, receipt, .. } in &changes.receipts {
         let (of, id) = key_of(key);
         let (at, record) = (receipt_when(receipt), encode(*receipt)?);
         if let Some(noted) = noted_in(key, receipt) {
