@@ -357,13 +357,21 @@ pub struct Place {
     pub height: Height,
 }
 
-/// When something is due, or no longer of use: a wall time, or a chain's height.
+/// When something is due, or no longer of use: by the store's clock, or by a chain's.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub enum Moment {
     /// When the store's clock shows this time.
     At(UnixMs),
     /// When a tick says that the origin's head is this high.
     Height(Place),
+    /// When a tick tells of a block of the origin that is of this time, or later. The origin's
+    /// blocks alone are its clock: while they stand still, or nobody tells of them, so does it.
+    BlockTime {
+        /// By whose blocks.
+        origin: OriginName,
+        /// The time.
+        at: UnixMs,
+    },
 }
 
 impl From<UnixMs> for Moment {

@@ -72,6 +72,15 @@ pub struct BadFilter {
     why: String,
 }
 
+/// An argument that cannot be a deadline.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{event} has no deadline {argument}: {why}")]
+pub struct BadDeadline {
+    event: String,
+    argument: String,
+    why: String,
+}
+
 impl EventSignature {
     /// Reads a signature; the word `event` may be left out.
     pub fn parse(text: &str) -> Result<EventSignature, BadSignature> {
@@ -152,6 +161,18 @@ impl EventSignature {
             arguments.insert(name.clone(), if hashed { json!({"hash": shown}) } else { shown });
         }
         Ok(Value::Object(arguments))
+    }
+
+    /// Refuses an argument that is no number of seconds.
+    pub(super) fn check_deadline(&self, argument: &str) -> Result<(), BadDeadline> {
+        let bad = |why: String| BadDeadline { event: self.signature(), argument: argument.to_owned(), why };
+        let at = self.names.iter().position(|name| name == argument);
+        let input = at.and_then(|at| self.event.inputs.get(at));
+        match input.ok_or_else(|| bad("it has no such argument".to_owned()))?.resolve() {
+            Ok(DynSolType::Uint(_)) => Ok(()),
+            Ok(kind) => Err(bad(format!("a {kind} is no number of seconds"))),
+            Err(error) => Err(bad(error.to_string())),
+        }
     }
 
     /// The place among the topics, and the topics, of an indexed argument that has one of

@@ -30,7 +30,7 @@ mod source;
 mod subscription;
 mod watch;
 
-pub use event::{AbiError, BadFilter, BadSignature, EventSignature};
+pub use event::{AbiError, BadDeadline, BadFilter, BadSignature, EventSignature};
 pub use mempool::Mempool;
 pub use probe::Trouble;
 pub use source::{BadQuorum, EvmSource};

@@ -296,11 +296,12 @@ fn requests_of(log: &WireLog, occurrence: OccurrenceId, watches: &[&Watch]) -> V
 
 fn request(watch: &Watch, occurrence: OccurrenceId, log: &WireLog) -> Result<NewRequest, String> {
     let args = watch.event.decode(&log.body())?;
+    let deadline = watch.deadline(&args);
     let payload = payload_of(watch, log, "args", args);
     let id = watch.identity.id_of(&watch.route, &payload).map_err(|error| error.to_string())?;
     let id = id.unwrap_or_else(|| RequestId::of(&[watch.route.as_str().as_bytes(), occurrence.as_bytes()]));
     let (occurrence, standing) = (on_route(occurrence, &watch.route), Standing::Seen);
-    Ok(NewRequest { occurrence, standing, ..request_with_id(&watch.route, id, payload) })
+    Ok(NewRequest { occurrence, standing, deadline, ..request_with_id(&watch.route, id, payload) })
 }
 
 /// The dead letter of a log that says that it is of the event, and is not.

@@ -2,10 +2,10 @@
 
 use alloy::primitives::{Address, B256, Bloom, BloomInput};
 use roundtrip::inbox::Identity;
-use roundtrip::words::RouteName;
+use roundtrip::words::{Moment, OriginName, RouteName, UnixMs};
 use serde_json::{Value, json};
 
-use super::event::{BadFilter, EventSignature};
+use super::event::{BadDeadline, BadFilter, EventSignature};
 
 /// Most topics that a log can have.
 const TOPICS_MAX: usize = 4;
@@ -24,6 +24,14 @@ pub struct Watch {
     pub identity: Identity,
     topics: Topics,
     shows: Shows,
+    deadline: Option<Deadline>,
+}
+
+/// Which argument says until when an answer is of use, and by whose clock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Deadline {
+    argument: String,
+    origin: OriginName,
 }
 
 /// What it means that a log is there.
@@ -51,7 +59,7 @@ impl Watch {
     pub fn new(route: RouteName, event: EventSignature, identity: Identity) -> Watch {
         let mut topics = Topics::default();
         topics[0].extend(event.topic());
-        Watch { route, event, addresses: Vec::new(), identity, topics, shows: Shows::Request }
+        Watch { route, event, addresses: Vec::new(), identity, topics, shows: Shows::Request, deadline: None }
     }
 
     /// All logs of an event by which the chain shows that a request was answered, by whomever:
@@ -84,6 +92,23 @@ impl Watch {
             *wanted = topics;
         }
         Ok(self)
+    }
+
+    /// An answer is of use until the time that this argument names, in seconds since 1970 as
+    /// contracts count them, by the blocks of an origin: the one that this chain is followed as.
+    /// What the chain itself would refuse by then expires here, no sooner and by no other clock.
+    pub fn until(mut self, argument: &str, origin: OriginName) -> Result<Watch, BadDeadline> {
+        self.event.check_deadline(argument)?;
+        self.deadline = Some(Deadline { argument: argument.to_owned(), origin });
+        Ok(self)
+    }
+
+    /// Until when an answer to a log with these arguments is of use.
+    pub(super) fn deadline(&self, args: &Value) -> Option<Moment> {
+        let Deadline { argument, origin } = self.deadline.as_ref()?;
+        // More seconds than fit are a time that never comes.
+        let seconds: u64 = args.get(argument)?.as_str()?.parse().unwrap_or(u64::MAX);
+        Some(Moment::BlockTime { origin: origin.clone(), at: UnixMs(seconds.saturating_mul(1000)) })
     }
 
     /// Whether a log is one of those.
@@ -175,6 +200,25 @@ mod tests {
         for (watch, address, topics, wanted) in cases {
             assert_eq!(watch.wants(&address, topics), wanted, "{:?} of {address}: {topics:?}", watch.event);
         }
+    }
+
+    #[test]
+    fn a_deadline_is_in_seconds_by_the_blocks_of_the_chain() {
+        let origin = OriginName::new("chain").unwrap();
+        let asked = watch("Asked(uint256 indexed id, uint256 expiry)");
+        assert_eq!(asked.deadline(&json!({"id": "7", "expiry": "60"})), None, "it has none");
+        let until = asked.until("expiry", origin.clone()).unwrap();
+        let at = |ms| Some(Moment::BlockTime { origin: origin.clone(), at: UnixMs(ms) });
+        assert_eq!(until.deadline(&json!({"id": "7", "expiry": "60"})), at(60_000));
+        let for_ever = alloy::primitives::U256::MAX.to_string();
+        assert_eq!(until.deadline(&json!({"expiry": for_ever})), at(u64::MAX));
+        let refused =
+            |event: &str, argument: &str| watch(event).until(argument, origin.clone()).unwrap_err().to_string();
+        let none = refused("Asked(uint256 indexed id)", "expiry");
+        assert_eq!(none, "Asked(uint256) has no deadline expiry: it has no such argument");
+        let text = refused("Asked(string expiry)", "expiry");
+        assert_eq!(text, "Asked(string) has no deadline expiry: a string is no number of seconds");
+        assert!(refused("Asked(int64 expiry)", "expiry").contains("int64"));
     }
 
     #[test]

@@ -14,7 +14,7 @@ use roundtrip::store::policy::RoutePolicy;
 use roundtrip::store::query::{Found, ListFilter, RequestView};
 use roundtrip::store::{MemoryStore, Options, ReadExt, Store, StoreError, StoreExt};
 use roundtrip::testkit::faulty::{Cut, Faulty};
-use roundtrip::words::{Height, HolderName, ListenerName, OriginName, PAGE_MAX, RouteName, UnixMs};
+use roundtrip::words::{Height, HolderName, ListenerName, OriginName, PAGE_MAX, RequestId, RouteName, UnixMs};
 use roundtrip_evm::rpc::Finality;
 use roundtrip_evm::testkit::fakenode::{FakeChain, FakeLog, FakeNode, balanced};
 use roundtrip_evm::{EventSignature, EvmSource, Watch};
@@ -23,9 +23,9 @@ use tokio::time::Instant;
 
 const CHAIN_ID: u64 = 7;
 /// A few looks at the chain.
-const SHORT: Duration = Duration::from_secs(3);
+pub(crate) const SHORT: Duration = Duration::from_secs(3);
 /// Longer than a seat is held, and than a node's failures are remembered.
-const LONG: Duration = Duration::from_secs(300);
+pub(crate) const LONG: Duration = Duration::from_secs(300);
 
 fn board() -> Address {
     Address::repeat_byte(0xB0)
@@ -229,7 +229,7 @@ impl Clock for RuntimeClock {
 pub(crate) struct World {
     pub(crate) chain: FakeChain,
     pub(crate) node: FakeNode,
-    store: MemoryStore,
+    pub(crate) store: MemoryStore,
     clock: Arc<RuntimeClock>,
     pub(crate) options: FollowerOptions,
     started: usize,
@@ -314,6 +314,10 @@ impl World {
 
     async fn views(&self) -> Vec<RequestView> {
         self.store.list(ListFilter { limit: PAGE_MAX, ..ListFilter::default() }).await.unwrap().requests
+    }
+
+    pub(crate) async fn ids(&self) -> Vec<RequestId> {
+        self.views().await.into_iter().map(|view| view.id).collect()
     }
 
     async fn cursor(&self) -> Option<u64> {

@@ -5,6 +5,7 @@
 mod anvil;
 mod chaos;
 mod checker;
+mod clock;
 mod contracts;
 mod devchain;
 mod hardhat;

@@ -10,11 +10,19 @@ use crate::words::{Height, OriginName, Position, UnixMs};
 pub struct Head {
     /// How high.
     pub height: Height,
-    /// The block's own time.
+    /// The latest time of a block so far: the origin's own clock.
     pub at: UnixMs,
     /// When the store was told; long ago means that nobody watches the origin, or that
     /// it stands still.
     pub told_at: UnixMs,
+}
+
+impl Head {
+    /// How far the origin's clock is behind: since its newest block, or since that was told,
+    /// whichever is longer. A chain whose blocks are dated ahead can stand still too.
+    pub(crate) fn behind_ms(&self, now: UnixMs) -> u64 {
+        now.since(self.at.min(self.told_at))
+    }
 }
 
 /// What the store remembers of an origin.
@@ -80,6 +88,19 @@ mod tests {
 
     fn cursor(version: u64, height: u64) -> Cursor {
         Cursor { version, at: at(height) }
+    }
+
+    #[test]
+    fn a_clock_is_behind_since_its_block_or_since_it_was_told() {
+        let check = |at, told_at, behind| {
+            let head = Head { height: Height(1), at: UnixMs(at), told_at: UnixMs(told_at) };
+            assert_eq!(head.behind_ms(UnixMs(1_000)), behind);
+        };
+        check(990, 995, 10);
+        // Old blocks that are read now; a chain that is ahead of us; one that stands still.
+        check(200, 1_000, 800);
+        check(5_000, 1_000, 0);
+        check(5_000, 400, 600);
     }
 
     #[test]

@@ -374,6 +374,9 @@ pub struct OriginView {
     pub floor: Height,
     /// Its newest block, and when the store was told; `None` before the first tick.
     pub head: Option<Head>,
+    /// How far its clock is behind the store's: since its newest block, or since the store was
+    /// told of that, whichever is longer. What waits for the origin's height or time waits on.
+    pub behind_ms: Option<u64>,
 }
 
 /// Who holds a seat.

@@ -125,6 +125,8 @@ macro_rules! conformance {
                 a_request_waits_for_a_height
                 a_height_does_not_stand_for_finality
                 a_deadline_may_be_a_height
+                a_request_waits_for_a_blocks_time
+                a_deadline_may_be_by_a_chains_clock
                 every_clock_is_looked_at
                 heights_have_their_place_in_a_queue_by_deadline
                 a_head_only_grows
@@ -139,6 +141,7 @@ macro_rules! conformance {
                 an_answer_may_seal_a_group
                 a_timer_seals_a_group
                 a_height_seals_a_group
+                a_blocks_time_seals_a_group
                 firing_is_bounded
                 a_seal_waits_for_room
                 a_plan_is_checked_when_it_is_made

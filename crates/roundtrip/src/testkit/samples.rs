@@ -12,8 +12,8 @@ use crate::store::policy::{Backoff, RoutePolicy};
 use crate::store::query::ReadyDelivery;
 use crate::words::{
     AttemptHash, ClaimId, Destination, ErrorClass, ErrorNote, GroupKey, Height, HolderName, ItemId, LaneName,
-    ListenerName, Nonce, OccurrenceId, OriginName, ParseError, Payload, Place, Position, RequestId, RouteName, Token,
-    UnixMs, WorkerName,
+    ListenerName, Moment, Nonce, OccurrenceId, OriginName, ParseError, Payload, Place, Position, RequestId, RouteName,
+    Token, UnixMs, WorkerName,
 };
 
 /// A name that a case has spelled.
@@ -296,6 +296,11 @@ pub fn delivered(owner: Token, delivery: &ReadyDelivery) -> Publish {
 /// The origin's head is this high.
 pub fn tick(height: u64) -> ChainTick {
     ChainTick { origin: origin(), height: Height(height), at: UnixMs(height * 1000) }
+}
+
+/// A time of the sample origin's blocks.
+pub fn block_time(ms: u64) -> Moment {
+    Moment::BlockTime { origin: origin(), at: UnixMs(ms) }
 }
 
 /// Item `n` joins the group.

@@ -1,5 +1,6 @@
 //! Upkeep: leases of silent workers go back, deadlines end requests, groups are sealed
-//! when their moment has come, and what retention no longer wants is forgotten.
+//! when their moment has come, what retention no longer wants is forgotten, and whoever reads
+//! the log is told of chains whose clocks have fallen behind.
 //!
 //! ```text
 //!   take or keep the seat ──▶ rescue, expire, fire, prune ──▶ again those that found their limit
@@ -13,14 +14,16 @@
 //! about to change. A lost answer or a full disk is waited for; any other store error, and a
 //! refused operation, ends the station.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::persist;
 use crate::station::{Shutdown, StationError, bounded};
 use crate::store::op::{Effect, Lead, Op, Outcome, Prune, Seat, Stale};
-use crate::store::{Store, StoreExt};
-use crate::words::{HolderName, Place, UPKEEP_MAX};
+use crate::store::query::OriginView;
+use crate::store::{ReadExt, Store, StoreExt};
+use crate::words::{HolderName, OriginName, Place, UPKEEP_MAX};
 
 /// How long giving up the seat may take.
 const STEP_DOWN_WITHIN: Duration = Duration::from_secs(5);
@@ -37,11 +40,14 @@ pub struct UpkeepOptions {
     pub seat_ms: u64,
     /// How many records each operation moves at a time; [`UPKEEP_MAX`] at the most.
     pub batch: usize,
+    /// How far an origin's clock may be behind before the log says so: what waits for a height
+    /// or a time of it waits on, deadlines too.
+    pub stale_after_ms: u64,
 }
 
 impl Default for UpkeepOptions {
     fn default() -> Self {
-        UpkeepOptions { interval: Duration::from_secs(1), seat_ms: 15_000, batch: 1000 }
+        UpkeepOptions { interval: Duration::from_secs(1), seat_ms: 15_000, batch: 1000, stale_after_ms: 600_000 }
     }
 }
 
@@ -94,22 +100,42 @@ impl Upkeep {
 
     async fn rounds(&self) -> Result<(), StationError> {
         let mut dice = fastrand::Rng::with_seed(self.seed);
+        let mut stale = BTreeSet::new();
         loop {
-            self.run_once().await?;
+            if self.run_once().await? == Standing::Leads {
+                stale = self.tell_stale(stale).await?;
+            }
             tokio::time::sleep(about(self.options.interval, dice.f64())).await;
         }
     }
 
     /// One round: whatever there is to do, in bounded batches, if this one leads.
-    async fn run_once(&self) -> Result<(), StationError> {
+    async fn run_once(&self) -> Result<Standing, StationError> {
         let limit = self.options.batch.clamp(1, UPKEEP_MAX);
         let mut due = Duty::ALL.to_vec();
-        while !due.is_empty() && self.lead().await? == Standing::Leads {
+        while !due.is_empty() {
+            if self.lead().await? == Standing::Waits {
+                return Ok(Standing::Waits);
+            }
             let batch = due.iter().map(|duty| self.op(*duty, limit)).collect();
             let outcomes = persist::apply(&*self.store, batch).await?;
             due = decide(&due, &outcomes, limit)?;
         }
-        Ok(())
+        Ok(Standing::Leads)
+    }
+
+    /// Says, once each time, which origins' clocks fell behind and which caught up; answers
+    /// those that are behind.
+    async fn tell_stale(&self, before: BTreeSet<OriginName>) -> Result<BTreeSet<OriginName>, StationError> {
+        let origins = persist::read(|| self.store.origins()).await?;
+        let stale = stale(&origins, self.options.stale_after_ms);
+        for origin in stale.difference(&before) {
+            tracing::warn!(%origin, stale_after_ms = self.options.stale_after_ms, "the origin's clock is behind: what waits for its heights or times waits on; look whether it is followed, and whether its chain moves");
+        }
+        for origin in before.difference(&stale) {
+            tracing::info!(%origin, "the origin's clock is up to date again");
+        }
+        Ok(stale)
     }
 
     fn op(&self, duty: Duty, limit: usize) -> Op {
@@ -155,6 +181,12 @@ fn decide(done: &[Duty], outcomes: &[Outcome], limit: usize) -> Result<Vec<Duty>
     Ok(left)
 }
 
+/// The origins whose clocks are further behind than this.
+fn stale(origins: &[OriginView], after_ms: u64) -> BTreeSet<OriginName> {
+    let is_stale = |origin: &&OriginView| origin.behind_ms.is_some_and(|behind| behind > after_ms);
+    origins.iter().filter(is_stale).map(|origin| origin.name.clone()).collect()
+}
+
 /// An interval, a tenth more or less: stations that start together do not stay together.
 fn about(interval: Duration, dice: f64) -> Duration {
     bounded(interval).mul_f64(0.9 + 0.2 * dice)
@@ -165,6 +197,7 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
     use super::*;
     use crate::store::op::Invalid;
+    use crate::words::Height;
 
     #[test]
     fn only_what_found_its_limit_is_done_again() {
@@ -179,6 +212,18 @@ mod tests {
         let refused = Outcome::Invalid(Invalid::TooManyNames(3));
         let error = decide(&[Duty::Prune], &[refused], 10).unwrap_err();
         assert!(error.to_string().starts_with("Prune was refused"), "{error}");
+    }
+
+    #[test]
+    fn a_clock_is_stale_beyond_its_bound_and_one_that_never_ran_is_none() {
+        let origin = |name: &str, behind_ms| OriginView {
+            name: OriginName::new(name).unwrap(),
+            floor: Height(0),
+            head: None,
+            behind_ms,
+        };
+        let origins = [origin("a", None), origin("b", Some(10)), origin("c", Some(11))];
+        assert_eq!(stale(&origins, 10), BTreeSet::from([origins[2].name.clone()]));
     }
 
     #[test]

@@ -21,7 +21,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::inbox::{OriginNo, RouteNo, When};
 use crate::outbox::LaneNo;
 use crate::store::disk::Fixture;
-use crate::store::op::{Amendment, Gather, NewRequest, Op};
+use crate::store::op::{Amendment, ChainTick, Gather, NewRequest, Op};
 use crate::words::{
     ClaimId, GroupKey, Height, LEASE_MAX, LaneName, Nonce, OccurrenceId, OrderKey, OriginName, Place, RequestId,
     RouteName, UPKEEP_MAX, UnixMs,
@@ -73,7 +73,8 @@ struct Known<'a> {
 
 struct OriginMarks {
     no: OriginNo,
-    head: Option<Height>,
+    /// Height and time.
+    head: Option<(Height, UnixMs)>,
     floor: Height,
 }
 
@@ -89,7 +90,7 @@ impl<'a> Known<'a> {
                     known.lanes.insert(name, *no);
                 }
                 Fixture::Origin { no, name, floor, head } => {
-                    let head = head.map(|head| head.height);
+                    let head = head.map(|head| (head.height, head.at));
                     known.origins.insert(name, OriginMarks { no: *no, head, floor: *floor });
                 }
                 Fixture::Cursor { .. } | Fixture::Seat { .. } => {}
@@ -104,9 +105,12 @@ impl<'a> Known<'a> {
         }
     }
 
-    fn raise_head(&mut self, name: &OriginName, height: Height) {
-        if let Some(origin) = self.origins.get_mut(name) {
-            origin.head = origin.head.max(Some(height));
+    fn raise_head(&mut self, tick: &ChainTick) {
+        if let Some(origin) = self.origins.get_mut(&tick.origin) {
+            origin.head = match origin.head {
+                Some((height, at)) if height >= tick.height => Some((height, at)),
+                head => Some((tick.height, head.map_or(tick.at, |(_, at)| at.max(tick.at)))),
+            };
         }
     }
 }
@@ -118,7 +122,7 @@ impl Needs {
         let mut needs = Needs::default();
         for op in batch {
             match op {
-                Op::Tick(tick) => known.raise_head(&tick.origin, tick.height),
+                Op::Tick(tick) => known.raise_head(tick),
                 Op::Prune(prune) => prune.floors.iter().for_each(|place| known.raise_floor(place)),
                 _ => {}
             }
@@ -129,8 +133,8 @@ impl Needs {
         needs.leases.values_mut().for_each(|wanted| wanted.requests += named);
         needs.reached.push((When::ALWAYS, When::at(now)));
         for origin in known.origins.values() {
-            if let Some(head) = origin.head {
-                needs.reached.push((When::height(origin.no, Height(0)), When::height(origin.no, head)));
+            if let Some((height, time)) = origin.head {
+                needs.reached.extend(When::reached_by(origin.no, height, time));
             }
             if needs.prune > 0 {
                 needs.floors.push((origin.no, origin.floor));
@@ -288,10 +292,15 @@ mod tests {
     #[test]
     fn a_tick_and_a_floor_count_in_their_own_batch() {
         let wall = (When::ALWAYS, When::at(NOW));
-        let chain = |height| (When::height(OriginNo(3), Height(0)), When::height(OriginNo(3), Height(height)));
-        assert_eq!(needs(&[]).reached, [wall, chain(7)]);
-        let tick = |height| Op::Tick(ChainTick { origin: origin(), height: Height(height), at: NOW });
-        assert_eq!(needs(&[tick(9), tick(8)]).reached, [wall, chain(9)]);
+        let chain = |height, time| {
+            let [heights, times] = When::clocks_of(OriginNo(3));
+            let last = When::block_time(OriginNo(3), UnixMs(time));
+            [wall, (heights, When::height(OriginNo(3), Height(height))), (times, last)]
+        };
+        assert_eq!(needs(&[]).reached, chain(7, NOW.0));
+        let tick = |height, at| Op::Tick(ChainTick { origin: origin(), height: Height(height), at: UnixMs(at) });
+        assert_eq!(needs(&[tick(9, 2_000), tick(8, 3_000)]).reached, chain(9, 2_000), "only what is higher counts");
+        assert_eq!(needs(&[tick(9, 10)]).reached, chain(9, NOW.0), "a clock does not go back");
         let floors = vec![Place { origin: origin(), height: Height(5) }];
         assert_eq!(needs(&[Op::Prune(Prune { limit: 4, floors })]).floors, [(OriginNo(3), Height(5))]);
     }

@@ -14,7 +14,8 @@ use crate::store::journal::{Event, Subject};
 use crate::store::op::{Admission, Admit, Define, Effect, Full, Invalid, NewRequest, Outcome, Pause, Stale};
 use crate::store::policy::OnDuplicate;
 use crate::words::{
-    ADMIT_MAX, ErrorNote, Height, Moment, OCCURRENCES_MAX, PAYLOAD_BYTES_MAX, Payload, Place, Seq, TRACE_BYTES_MAX,
+    ADMIT_MAX, ErrorNote, Height, Moment, OCCURRENCES_MAX, OriginName, PAYLOAD_BYTES_MAX, Payload, Place, Seq,
+    TRACE_BYTES_MAX,
 };
 
 /// A queue shorter than this is worked off before what it holds has cooled down.
@@ -118,8 +119,8 @@ impl Machine {
             let count = requests.len();
             return Err(Outcome::Invalid(Invalid::TooMany { what: "requests", count, max: ADMIT_MAX }));
         }
-        let unknown = |place: &&Place| self.known_origin(&place.origin).is_none();
-        if self.origins.len() + requests.iter().flat_map(NewRequest::places).filter(unknown).count() > NAMES_MAX {
+        let unknown = |origin: &&OriginName| self.known_origin(origin).is_none();
+        if self.origins.len() + requests.iter().flat_map(NewRequest::origins).filter(unknown).count() > NAMES_MAX {
             return Err(Outcome::Invalid(Invalid::TooManyNames(NAMES_MAX)));
         }
         for request in requests {
@@ -367,7 +368,7 @@ pub(super) fn check_moment(moment: &Moment) -> Result<(), Outcome> {
         Moment::Height(place) if place.height > MOMENT_HEIGHT_MAX => {
             Err(Outcome::Invalid(Invalid::HeightTooHigh(place.clone())))
         }
-        Moment::Height(_) | Moment::At(_) => Ok(()),
+        Moment::Height(_) | Moment::At(_) | Moment::BlockTime { .. } => Ok(()),
     }
 }
 
@@ -376,13 +377,14 @@ impl NewRequest {
         self.due.iter().chain(&self.deadline)
     }
 
-    /// Every place that it names: where it was seen, and what it waits for.
-    pub(super) fn places(&self) -> impl Iterator<Item = &Place> {
+    /// Every origin that it names: where it was seen, and whose clock it waits for.
+    pub(super) fn origins(&self) -> impl Iterator<Item = &OriginName> {
         let awaited = self.moments().filter_map(|moment| match moment {
-            Moment::Height(place) => Some(place),
+            Moment::Height(place) => Some(&place.origin),
+            Moment::BlockTime { origin, .. } => Some(origin),
             Moment::At(_) => None,
         });
-        self.place.iter().chain(awaited)
+        self.place.iter().map(|place| &place.origin).chain(awaited)
     }
 }
 

@@ -79,8 +79,8 @@ impl Machine {
         let mut group = Group::new(no, GroupState::Open, None);
         if let Some(plan) = &plan {
             // The origins that it names have numbers from now on, whenever it is sealed.
-            for place in plan.request.places() {
-                self.origin_no(disk, &place.origin);
+            for origin in plan.request.origins() {
+                self.origin_no(disk, origin);
             }
             let at = self.when(disk, plan.seal_at.as_ref()).unwrap_or(When::NEVER);
             group.plan = Some(Planned { items: plan.seal_at_items.unwrap_or(u64::MAX), at });

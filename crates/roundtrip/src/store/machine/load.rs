@@ -161,6 +161,7 @@ impl Machine {
         let at = plan.seal_at.as_ref().and_then(|moment| match moment {
             Moment::At(time) => Some(When::at(*time)),
             Moment::Height(place) => self.known_origin(&place.origin).map(|no| When::height(no, place.height)),
+            Moment::BlockTime { origin, at } => self.known_origin(origin).map(|no| When::block_time(no, *at)),
         });
         Planned { items: plan.seal_at_items.unwrap_or(u64::MAX), at: at.unwrap_or(When::NEVER) }
     }

@@ -275,13 +275,18 @@ impl Machine {
             _ => {}
         }
         while let Some(&origin) = self.ticked.last() {
-            let heights = (When::height(origin, Height(0)), Seq(0))..;
-            match self.due.range(heights).next() {
-                Some((&(due, _), &slot)) if self.clocks().reached(due) => return Some(slot),
-                _ => self.ticked.pop(),
+            match When::clocks_of(origin).into_iter().find_map(|first| self.ripe_from(first)) {
+                Some(slot) => return Some(slot),
+                None => self.ticked.pop(),
             };
         }
         None
+    }
+
+    /// The first that is due at this moment or later, if its moment has come.
+    fn ripe_from(&self, first: When) -> Option<Slot> {
+        let (&(due, _), &slot) = self.due.range((first, Seq(0))..).next()?;
+        self.clocks().reached(due).then_some(slot)
     }
 
     /// When a batch next has something to queue because its moment has come: at once, if
@@ -307,6 +312,7 @@ impl Machine {
         moment.map(|moment| match moment {
             Moment::At(time) => When::at(*time),
             Moment::Height(place) => When::height(self.origin_no(disk, &place.origin), place.height),
+            Moment::BlockTime { origin, at } => When::block_time(self.origin_no(disk, origin), *at),
         })
     }
 

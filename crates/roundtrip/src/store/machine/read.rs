@@ -39,7 +39,7 @@ impl Machine {
                 Reply::Lane(no.map(|no| lane_view(&self.lanes[usize::from(no.0)], self.now, true)))
             }
             Query::Cursor(listener) => Reply::Cursor(self.cursors.get(&listener).copied()),
-            Query::Origins => Reply::Origins(self.origins.iter().map(origin_view).collect()),
+            Query::Origins => Reply::Origins(self.origins.iter().map(|origin| origin_view(origin, self.now)).collect()),
             Query::Seat(seat) => Reply::Seat(self.seats.get(&seat).map(|tenure| SeatView {
                 holder: tenure.holder.clone(),
                 token: tenure.token,
@@ -258,8 +258,9 @@ fn matches(filter: &ListFilter, request: &Request) -> bool {
         && filter.error_text.as_ref().is_none_or(|text| error.is_some_and(|error| error.text.contains(text)))
 }
 
-fn origin_view(origin: &Origin) -> OriginView {
-    OriginView { name: origin.name.clone(), floor: origin.floor, head: origin.head }
+fn origin_view(origin: &Origin, now: UnixMs) -> OriginView {
+    let Origin { name, floor, head } = origin.clone();
+    OriginView { name, floor, head, behind_ms: head.map(|head| head.behind_ms(now)) }
 }
 
 fn lane_view(lane: &Lane, now: UnixMs, with_parcels: bool) -> LaneView {

@@ -9,8 +9,8 @@ use crate::store::op::{ChainTick, Effect, Invalid, Outcome, Prune};
 use crate::words::{Height, OriginName, Seq, UPKEEP_MAX};
 
 impl Machine {
-    /// Moves an origin's head on, and queues what waited for that height: a bounded part
-    /// of it now, the rest in the batches that follow.
+    /// Moves an origin's head on, and queues what waited for that height or time: a bounded
+    /// part of it now, the rest in the batches that follow.
     pub(super) fn tick_origin<D: Disk>(&mut self, disk: &mut D, op: ChainTick) -> Result<Outcome, Outcome> {
         if self.known_origin(&op.origin).is_none() && self.origins.len() >= NAMES_MAX {
             return Err(Outcome::Invalid(Invalid::TooManyNames(NAMES_MAX)));
@@ -20,7 +20,9 @@ impl Machine {
         if origin.head.is_some_and(|head| head.height >= op.height) {
             return Ok(Outcome::Duplicate(Effect::Done));
         }
-        origin.head = Some(Head { height: op.height, at: op.at, told_at: self.now });
+        // After a reorg a higher block may be of an earlier time; a clock does not go back.
+        let at = origin.head.map_or(op.at, |head| head.at.max(op.at));
+        origin.head = Some(Head { height: op.height, at, told_at: self.now });
         self.put_origin(disk, no);
         if !self.ticked.contains(&no) {
             self.ticked.push(no);

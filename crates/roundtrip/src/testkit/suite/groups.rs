@@ -188,6 +188,21 @@ pub async fn a_height_seals_a_group(mut bench: Bench) {
     bench.expect(&[(1, StateKind::Queued)]).await;
 }
 
+/// A group may be sealed at a time of a chain's blocks.
+pub async fn a_blocks_time_seals_a_group(mut bench: Bench) {
+    bench.define(policy()).await;
+    bench.applied(planned(1, None, Some(block_time(500_000)))).await;
+    bench.clock.advance_ms(1_000_000);
+    bench.applied(tick(499)).await;
+    assert_eq!(bench.applied(fire(9)).await, Effect::Count(0));
+    bench.restart().await;
+    let found = view(&bench, 0, 9).await.unwrap_or_else(|| panic!("the group is open"));
+    assert_eq!(found.seal_at, Some(block_time(500_000)));
+    bench.applied(tick(500)).await;
+    assert_eq!(bench.applied(fire(9)).await, Effect::Count(1));
+    bench.expect(&[(1, StateKind::Queued)]).await;
+}
+
 /// Firing does no more than its limit at a time.
 pub async fn firing_is_bounded(bench: Bench) {
     bench.define(policy()).await;
@@ -235,7 +250,7 @@ pub async fn a_plan_is_checked_when_it_is_made(bench: Bench) {
     let unknown = bench.apply(planned(1, Some(2), None)).await;
     assert_eq!(unknown, Outcome::Invalid(Invalid::UnknownRoute(route())));
     bench.define(policy()).await;
-    let far = place(1 << 47);
+    let far = place(1 << 46);
     let too_high = bench.apply(planned(1, None, Some(far.clone().into()))).await;
     assert_eq!(too_high, Outcome::Invalid(Invalid::HeightTooHigh(far)));
     let many = bench.apply(planned(1, Some(GROUP_ITEMS_MAX + 1), None)).await;
