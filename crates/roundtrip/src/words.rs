@@ -374,6 +374,17 @@ pub enum Moment {
     },
 }
 
+impl Moment {
+    /// By whose clock, if not by the store's.
+    pub fn origin(&self) -> Option<&OriginName> {
+        match self {
+            Moment::At(_) => None,
+            Moment::Height(place) => Some(&place.origin),
+            Moment::BlockTime { origin, .. } => Some(origin),
+        }
+    }
+}
+
 impl From<UnixMs> for Moment {
     fn from(time: UnixMs) -> Moment {
         Moment::At(time)

@@ -243,6 +243,8 @@ pub enum Amendment {
         place: Option<Place>,
         /// The new content.
         payload: Payload,
+        /// Until when an answer to it is of use; what was said of the old content is void.
+        deadline: Option<Moment>,
     },
     /// Finality passed without the occurrence, which was orphaned before.
     Withdraw {

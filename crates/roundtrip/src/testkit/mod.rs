@@ -66,6 +66,7 @@ macro_rules! conformance {
                 a_worker_at_work_is_told_again
                 the_end_of_a_leased_request_is_hinted
                 superseded_content_is_worked_on_anew
+                superseded_content_takes_its_deadline_along
                 an_answer_to_superseded_content_is_not_taken
                 a_failure_of_superseded_content_is_not_taken
                 only_final_content_is_published

@@ -194,7 +194,8 @@ pub fn withdraw(lead: Token, n: u64) -> Amend {
 /// Request `n` has this content, shown by occurrence `by`.
 pub fn supersede(lead: Token, n: u64, by: u64, content: &'static str) -> Amend {
     let payload = Payload::raw(content);
-    amend(lead, Amendment::Supersede { id: id(n), occurrence: occurrence(by), place: Some(place(100 + by)), payload })
+    let (occurrence, place) = (occurrence(by), Some(place(100 + by)));
+    amend(lead, Amendment::Supersede { id: id(n), occurrence, place, payload, deadline: None })
 }
 
 /// Somebody else answered request `n`.

@@ -491,6 +491,7 @@ impl World {
                 occurrence,
                 place: Some(place(occurrence_no)),
                 payload: Payload::raw(format!("content {}", dice.roll(2))),
+                deadline: dice.one_in(3).then(|| self.moment(dice, 20_000)),
             },
             _ => Amendment::Elsewhere { id },
         };

@@ -21,7 +21,7 @@ use crate::store::op::{
 use crate::store::policy::OnDuplicate;
 use crate::store::query::{Found, ListFilter, Page, RequestView};
 use crate::words::{
-    Height, ListenerName, OccurrenceId, OriginName, PAGE_MAX, Payload, Place, RequestId, RouteName, Token, UnixMs,
+    Height, ListenerName, OccurrenceId, OriginName, PAGE_MAX, Place, RequestId, RouteName, Token, UnixMs,
 };
 
 /// Most amendments in one commit.
@@ -335,10 +335,10 @@ impl Follower {
     }
 
     /// What an occurrence shows, if it is in this block.
-    async fn shown_at(&self, height: Height, occurrence: &OccurrenceId) -> Result<Option<Payload>, Halt> {
+    async fn shown_at(&self, height: Height, occurrence: &OccurrenceId) -> Result<Option<NewRequest>, Halt> {
         let blocks = self.source.blocks(height, height).await?;
         let mut shown = blocks.into_iter().filter(|block| block.at.height == height).flat_map(|block| block.requests);
-        Ok(shown.find(|request| request.occurrence == *occurrence).map(|request| request.payload))
+        Ok(shown.find(|request| request.occurrence == *occurrence))
     }
 
     /// Gives every contested request the content that its newest event shows; `false` if
@@ -352,12 +352,13 @@ impl Follower {
                 continue;
             };
             let Some((occurrence, height)) = decide::newest(&known.window, &live) else { continue };
-            let Some(payload) = self.shown_at(height, &occurrence).await? else {
+            let Some(shown) = self.shown_at(height, &occurrence).await? else {
                 all = false;
                 continue;
             };
             let place = Some(Place { origin: self.origin.clone(), height });
-            let change = Amendment::Supersede { id, occurrence, place, payload };
+            let NewRequest { payload, deadline, .. } = shown;
+            let change = Amendment::Supersede { id, occurrence, place, payload, deadline };
             let Some(lead) = known.leads.token(&live.route) else { continue };
             let outcome = persist::apply_one(&*self.store, Amend { lead, change }).await?;
             if !self.heard(known, &live.route, &outcome)? || !outcome.holds() {

@@ -119,10 +119,7 @@ impl Machine {
             let count = requests.len();
             return Err(Outcome::Invalid(Invalid::TooMany { what: "requests", count, max: ADMIT_MAX }));
         }
-        let unknown = |origin: &&OriginName| self.known_origin(origin).is_none();
-        if self.origins.len() + requests.iter().flat_map(NewRequest::origins).filter(unknown).count() > NAMES_MAX {
-            return Err(Outcome::Invalid(Invalid::TooManyNames(NAMES_MAX)));
-        }
+        self.check_new_origins(requests.iter().flat_map(NewRequest::origins))?;
         for request in requests {
             let route = self.route(self.route_no(&request.route)?);
             check_payload(&request.payload)?;
@@ -138,6 +135,15 @@ impl Machine {
             request.moments().try_for_each(check_moment)?;
         }
         Ok(())
+    }
+
+    /// Refuses more origins than there are numbers for.
+    pub(super) fn check_new_origins<'a>(&self, named: impl Iterator<Item = &'a OriginName>) -> Result<(), Outcome> {
+        let new = named.filter(|origin| self.known_origin(origin).is_none()).count();
+        match self.origins.len() + new > NAMES_MAX {
+            true => Err(Outcome::Invalid(Invalid::TooManyNames(NAMES_MAX))),
+            false => Ok(()),
+        }
     }
 
     pub(super) fn check_place(&self, place: &Place) -> Result<(), Outcome> {
@@ -379,11 +385,7 @@ impl NewRequest {
 
     /// Every origin that it names: where it was seen, and whose clock it waits for.
     pub(super) fn origins(&self) -> impl Iterator<Item = &OriginName> {
-        let awaited = self.moments().filter_map(|moment| match moment {
-            Moment::Height(place) => Some(&place.origin),
-            Moment::BlockTime { origin, .. } => Some(origin),
-            Moment::At(_) => None,
-        });
+        let awaited = self.moments().filter_map(Moment::origin);
         self.place.iter().map(|place| &place.origin).chain(awaited)
     }
 }

@@ -2,11 +2,11 @@
 //! still change; afterwards the outside decides.
 
 use super::{Machine, Slot};
-use crate::inbox::{End, Occurrence, Standing, State, StateKind};
+use crate::inbox::{End, Occurrence, Standing, State, StateKind, When};
 use crate::store::disk::{Body, Disk, RequestHead, RequestRow};
 use crate::store::journal::Event;
 use crate::store::op::{Amend, Amendment, Effect, Invalid, Missing, Notice, Outcome, Seat, Stale};
-use crate::words::{Height, OCCURRENCES_MAX, OccurrenceId, OriginName, Payload, Place, RequestId, Seq, Token};
+use crate::words::{Height, Moment, OCCURRENCES_MAX, OccurrenceId, OriginName, Payload, Place, RequestId, Seq, Token};
 
 impl Machine {
     pub(super) fn amend<D: Disk>(&mut self, disk: &mut D, op: Amend) -> Result<Outcome, Outcome> {
@@ -27,12 +27,13 @@ impl Machine {
                 let slot = self.amendable(op.lead, &occurrence)?;
                 self.withdraw(disk, slot, occurrence)
             }
-            Amendment::Supersede { id, occurrence, place, payload } => {
+            Amendment::Supersede { id, occurrence, place, payload, deadline } => {
                 super::admit::check_payload(&payload)?;
+                deadline.as_ref().map_or(Ok(()), super::admit::check_moment)?;
                 let slot = self.live_for_lead(disk, op.lead, &id)?;
                 let route = self.route(self.requests.get(slot).route);
                 route.policy.identity.verify(&route.name, &id, &payload).map_err(Outcome::Invalid)?;
-                self.supersede(disk, slot, occurrence, place, payload)
+                self.supersede(disk, slot, occurrence, place, payload, deadline.as_ref())
             }
             Amendment::Elsewhere { id } => {
                 let slot = self.live_for_lead(disk, op.lead, &id)?;
@@ -185,6 +186,7 @@ impl Machine {
         id: OccurrenceId,
         place: Option<Place>,
         payload: Payload,
+        deadline: Option<&Moment>,
     ) -> Result<Outcome, Outcome> {
         self.not_yet_assigned(slot)?;
         let known = self.find_occurrence(&id);
@@ -209,6 +211,7 @@ impl Machine {
             let (what, max) = ("occurrences", OCCURRENCES_MAX);
             return Err(Outcome::Invalid(Invalid::TooMany { what, count: count + 1, max }));
         }
+        self.check_new_origins(place.iter().map(|place| &place.origin).chain(deadline.and_then(Moment::origin)))?;
         if known.is_none() {
             place.as_ref().map_or(Ok(()), |place| self.check_place(place))?;
             let origin = place.as_ref().map(|place| self.origin_no(disk, &place.origin));
@@ -221,8 +224,10 @@ impl Machine {
         if request.has_answer() {
             disk.void_answer(request.seq);
         }
+        let deadline = self.when(disk, deadline).unwrap_or(When::NEVER);
         let revision = self.change(slot, |request, _, now| {
             request.supersede(&id, now);
+            request.deadline = deadline;
             request.rows.as_admitted = false;
             request.revision
         });

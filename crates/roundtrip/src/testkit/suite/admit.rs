@@ -287,7 +287,7 @@ pub async fn occurrences_are_bounded_and_all_recognised(bench: Bench) {
     // A supersede does not get past the bound either.
     let lead = bench.lead(Seat::Route(route())).await;
     let payload = Payload::raw("other");
-    let change = Amendment::Supersede { id: id(1), occurrence: occurrence(5000), place: None, payload };
+    let change = Amendment::Supersede { id: id(1), occurrence: occurrence(5000), place: None, payload, deadline: None };
     let refused = bench.apply(amend(lead, change)).await;
     assert!(matches!(refused, Outcome::Invalid(Invalid::TooMany { what: "occurrences", .. })), "{refused:?}");
 }

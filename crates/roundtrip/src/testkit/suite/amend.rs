@@ -10,7 +10,7 @@ use crate::store::op::{
 use crate::store::policy::{Gate, RoutePolicy};
 use crate::testkit::bench::Bench;
 use crate::testkit::samples::*;
-use crate::words::{ErrorClass, Height, OriginName, Payload, Place, Token};
+use crate::words::{ErrorClass, Height, Moment, OriginName, Payload, Place, Token};
 
 async fn led(bench: &Bench, policy: RoutePolicy) -> Token {
     bench.define(policy).await;
@@ -141,6 +141,28 @@ pub async fn superseded_content_is_worked_on_anew(mut bench: Bench) {
     assert_eq!((view.revision, bodies.response), (2, None), "an answer to other content is void");
     let grant = bench.lease_one().await;
     assert_eq!((grant.revision, grant.payload), (2, Payload::raw("third")));
+}
+
+/// A deadline is said of a content: other content has its own, or none.
+pub async fn superseded_content_takes_its_deadline_along(mut bench: Bench) {
+    let lead = led(&bench, policy()).await;
+    let soon: Moment = bench.now().plus(100).into();
+    bench.admit(vec![NewRequest { deadline: Some(soon.clone()), ..request(1) }]).await;
+    let with = |by, content, deadline: Option<Moment>| {
+        let (occurrence, place, payload) = (occurrence(by), Some(place(100 + by)), Payload::raw(content));
+        amend(lead, Amendment::Supersede { id: id(1), occurrence, place, payload, deadline })
+    };
+    bench.applied(with(1001, "second", Some(block_time(500_000)))).await;
+    bench.restart().await;
+    bench.clock.advance_ms(200);
+    assert_eq!(bench.applied(Op::Expire { limit: 9 }).await, Effect::Count(0));
+    assert_eq!(bench.live(1).await.0.deadline, Some(block_time(500_000)));
+    bench.applied(with(1002, "third", None)).await;
+    bench.applied(tick(500)).await;
+    assert_eq!(bench.applied(Op::Expire { limit: 9 }).await, Effect::Count(0));
+    bench.applied(with(1, "first", Some(soon))).await;
+    bench.restart().await;
+    assert_eq!(bench.applied(Op::Expire { limit: 9 }).await, Effect::Count(1), "back to where it was");
 }
 
 /// A worker that answers superseded content is refused; the request goes back at no cost.

@@ -44,7 +44,7 @@ pub async fn an_id_that_is_not_the_hash_is_refused(bench: Bench) {
     assert!(matches!(known[..], [Admission::Known { .. }]), "{known:?}");
     let lead = bench.lead(Seat::Route(route())).await;
     let payload = Payload::json(r#"{"a":2}"#);
-    let change = Amendment::Supersede { id: hash.id, occurrence: occurrence(5), place: None, payload };
+    let change = Amendment::Supersede { id: hash.id, occurrence: occurrence(5), place: None, payload, deadline: None };
     let refused = bench.apply(amend(lead, change)).await;
     assert!(matches!(refused, Outcome::Invalid(Invalid::IdIsNotTheHash { .. })), "{refused:?}");
 }

@@ -71,7 +71,8 @@ pub async fn payloads_of_nothing_and_of_the_most(mut bench: Bench) {
     let mut bytes_over = signed(1, AttemptKind::Carry);
     bytes_over.bytes = over().bytes;
     let lead = bench.lead(Seat::Route(route())).await;
-    let change = Amendment::Supersede { id: id(3), occurrence: occurrence(3), place: None, payload: over() };
+    let change =
+        Amendment::Supersede { id: id(3), occurrence: occurrence(3), place: None, payload: over(), deadline: None };
     let ops: [Op; 5] = [
         admit(vec![with(4, over())]),
         Answer { response: over(), ..answer(&grant) }.into(),

@@ -147,7 +147,7 @@ impl State {
     fn change(&mut self) -> Outcome {
         self.left.changes -= 1;
         let (occurrence, payload) = (OccurrenceId([2; 32]), bytes_of(AFTER));
-        let change = Amendment::Supersede { id: id(), occurrence, place: None, payload };
+        let change = Amendment::Supersede { id: id(), occurrence, place: None, payload, deadline: None };
         self.store.commit(Op::Amend(Amend { lead: self.lead, change }))
     }
 

@@ -358,8 +358,8 @@ impl State {
             }
             let current = shown.is_some_and(|shown| shown.revision == live.revision);
             if !current || self.store.payload(live.seq) != content {
-                let change =
-                    Amendment::Supersede { id: live.id, occurrence, place: Some(place(height)), payload: content };
+                let (id, place, payload) = (live.id, Some(place(height)), content);
+                let change = Amendment::Supersede { id, occurrence, place, payload, deadline: None };
                 return Some(Op::Amend(Amend { lead: self.lead, change }));
             }
         }
