@@ -19,7 +19,7 @@ use roundtrip::store::query::{Found, Query, Reply};
 use roundtrip::store::{Changes, MemoryStore, Options, ReadExt, Store, StoreExt, StoreFuture, Topic};
 use roundtrip::testkit::observed::{Observed, Record};
 use roundtrip::testkit::samples::{self, id, listener, occurrence, origin, route};
-use roundtrip::words::{Height, HolderName, ListenerName, PAYLOAD_BYTES_MAX, Payload, Position, UnixMs};
+use roundtrip::words::{Height, HolderName, ListenerName, OriginName, PAYLOAD_BYTES_MAX, Payload, Position, UnixMs};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
@@ -276,15 +276,20 @@ impl World {
     }
 
     fn start_on(&mut self, store: Arc<dyn Store>, listener: ListenerName) -> Running {
+        let chain = self.chain.clone();
+        self.start_as(store, listener, origin(), chain)
+    }
+
+    fn start_as(&mut self, store: Arc<dyn Store>, listener: ListenerName, origin: OriginName, chain: Chain) -> Running {
         self.started += 1;
         let stats = Arc::<FollowerStats>::default();
         let follower = Follower {
             store,
-            source: Arc::new(self.chain.clone()),
+            source: Arc::new(chain),
             clock: self.clock.clone(),
             holder: HolderName::new(&format!("holder-{}", self.started)).unwrap(),
             listener,
-            origin: origin(),
+            origin,
             routes: vec![route()],
             options: self.options,
             stats: stats.clone(),
@@ -911,6 +916,68 @@ async fn what_was_never_read_here_is_looked_for_in_its_block() {
     let second = world.start_on(Arc::new(world.store.clone()), ListenerName::new("listener-2").unwrap());
     pass(LONG).await;
     world.agrees(2).await.unwrap();
+    second.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_one_chain_shows_is_not_superseded_by_another() {
+    let mut world = World::new().await;
+    let (name, other) = (OriginName::new("other").unwrap(), Chain::new());
+    // The same request, with other content, far higher on the other chain.
+    let (here, there) = (event(1), Event { n: 2, request: 1 });
+    world.chain.mine_empty(2);
+    world.chain.mine(&[here]);
+    world.chain.finalize_all();
+    other.mine_empty(9);
+    other.finalize_all();
+    other.mine(&[there]);
+    let store = Arc::new(world.store.clone());
+    let (first, second_listener) = (world.start(), ListenerName::new("listener-2").unwrap());
+    pass(SHORT).await;
+    let second = world.start_as(store, second_listener, name.clone(), other.clone());
+    pass(LONG).await;
+    assert_eq!(world.sight(1).await, live(1, 3, Standing::Final), "nothing says which chain's is newer");
+    // A chain supersedes what it showed itself, however low it is.
+    world.chain.mine(&[Event { n: 3, request: 1 }]);
+    pass(SHORT).await;
+    assert_eq!(world.sight(1).await, live(3, 4, Standing::Seen));
+    // A reorg there looks for nothing here, and its lead gets on with its own.
+    other.take_back(1);
+    other.mine(&[event(4)]);
+    other.mine_empty(2);
+    other.finalize_all();
+    pass(LONG).await;
+    assert_eq!(world.sight(1).await, live(3, 4, Standing::Seen));
+    assert_eq!(world.sight(4).await, live(4, 10, Standing::Final));
+    let settled = ListenerName::new(&format!("lead:{}@{name}", route())).unwrap();
+    let settled = world.store.cursor(settled).await.unwrap().map(|cursor| cursor.at.height);
+    assert_eq!(settled, Some(Height(12)));
+    first.stop().await;
+    second.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_another_chain_shows_takes_the_place_of_what_is_withdrawn() {
+    let mut world = World::new().await;
+    let other = Chain::new();
+    world.chain.mine(&[event(1)]);
+    other.mine_empty(9);
+    other.mine(&[Event { n: 2, request: 1 }]);
+    other.finalize_all();
+    let store = Arc::new(world.store.clone());
+    let (first, second_listener) = (world.start(), ListenerName::new("listener-2").unwrap());
+    pass(SHORT).await;
+    let second = world.start_as(store, second_listener, OriginName::new("other").unwrap(), other);
+    pass(SHORT).await;
+    assert_eq!(world.sight(1).await, live(1, 1, Standing::Seen));
+    world.chain.take_back(1);
+    world.chain.mine_empty(2);
+    pass(SHORT).await;
+    assert_eq!(world.sight(1).await, live(1, 1, Standing::Orphaned), "it may come back");
+    world.chain.finalize_all();
+    pass(LONG).await;
+    assert_eq!(world.sight(1).await, live(2, 10, Standing::Final));
+    first.stop().await;
     second.stop().await;
 }
 

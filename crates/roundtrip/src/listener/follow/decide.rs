@@ -7,8 +7,8 @@ use super::source::{SourceBlock, Tips};
 use super::window::Window;
 use crate::inbox::Standing;
 use crate::store::op::Amendment;
-use crate::store::query::RequestView;
-use crate::words::{Height, OccurrenceId, Position, RequestId, RouteName};
+use crate::store::query::{OccurrenceView, RequestView};
+use crate::words::{Height, OccurrenceId, OriginName, Position, RequestId, RouteName};
 
 /// How far ahead of the chain a listener may start; a node lags behind by less.
 const AHEAD_MAX: u64 = 1_000;
@@ -240,17 +240,22 @@ pub(super) fn amend(unsettled: &Unsettleds, window: &Window, level: bool) -> Ame
     Amendments { gone, settled: back }
 }
 
-/// The newest event that shows a request, among those read and those that are final, if
-/// the store has other content for the request.
-pub(super) fn newest(window: &Window, live: &RequestView) -> Option<(OccurrenceId, Height)> {
+/// The newest event of an origin that shows a request, among those read and those that are
+/// final, if the store has other content for the request. What another origin shows stands:
+/// heights of two chains say nothing of which is newer, and neither lead can read the other's.
+pub(super) fn newest(window: &Window, live: &RequestView, origin: &OriginName) -> Option<(OccurrenceId, Height)> {
+    let foreign = |shown: &OccurrenceView| shown.place.as_ref().is_some_and(|place| place.origin != *origin);
+    if live.occurrences.iter().any(|shown| shown.revision == live.revision && foreign(shown)) {
+        return None;
+    }
     let read =
         window.links().flat_map(|link| link.shown.iter().map(move |(occurrence, id)| (link.at.height, occurrence, id)));
     let read = read.filter(|(_, _, id)| **id == live.id).map(|(height, occurrence, _)| (height, *occurrence));
-    let settled = live.occurrences.iter().filter(|shown| shown.standing == Standing::Final);
+    let settled = live.occurrences.iter().filter(|shown| shown.standing == Standing::Final && !foreign(shown));
     let settled = settled.filter_map(|shown| Some((shown.place.as_ref()?.height, shown.id)));
     // Of one block the last counts, and what was read comes after what was final before.
     let (height, newest) = settled.chain(read).max_by_key(|(height, _)| *height)?;
-    let shows = |shown: &&crate::store::query::OccurrenceView| shown.id == newest && shown.revision == live.revision;
+    let shows = |shown: &&OccurrenceView| shown.id == newest && shown.revision == live.revision;
     live.occurrences.iter().find(shows).is_none().then_some((newest, height))
 }
 

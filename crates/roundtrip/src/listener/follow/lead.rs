@@ -154,7 +154,8 @@ impl Leads {
     /// Takes up what the store shows of one request of a route that is led.
     fn take_up(&mut self, view: &RequestView, origin: &OriginName, waits: bool) {
         if waits || view.revision > 0 {
-            let heights = view.occurrences.iter().filter_map(|shown| Some(shown.place.as_ref()?.height));
+            let places = view.occurrences.iter().filter_map(|shown| shown.place.as_ref());
+            let heights = places.filter(|place| place.origin == *origin).map(|place| place.height);
             self.contest(view.id, &view.route, heights.max().unwrap_or(Height(0)));
         }
         for shown in view.occurrences.iter().filter(|shown| shown.standing != Standing::Final) {
@@ -351,7 +352,7 @@ impl Follower {
                 known.leads.contested.remove(&id);
                 continue;
             };
-            let Some((occurrence, height)) = decide::newest(&known.window, &live) else { continue };
+            let Some((occurrence, height)) = decide::newest(&known.window, &live, &self.origin) else { continue };
             let Some(shown) = self.shown_at(height, &occurrence).await? else {
                 all = false;
                 continue;
