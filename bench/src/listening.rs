@@ -10,7 +10,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use alloy::primitives::{Address, B256, Bytes, U64, U256, address, hex};
+use alloy::primitives::{Address, B256, U64};
 use alloy::rpc::client::RpcClient;
 use alloy::rpc::types::Log;
 use roundtrip::clock::SystemClock;
@@ -22,6 +22,7 @@ use roundtrip::store::policy::RoutePolicy;
 use roundtrip::store::{Options, ReadExt, SqliteStore, Store, StoreExt, Topic};
 use roundtrip::words::{Height, HolderName, ListenerName, OriginName, RouteName};
 use roundtrip_evm::testkit::node::{AnvilOptions, Mining, Node};
+use roundtrip_evm::testkit::speaker::{self, EVENT, SPEAKER};
 use roundtrip_evm::{EventSignature, EvmSource, Finality, Rpc, Watch};
 use serde_json::{Value, json};
 
@@ -43,18 +44,7 @@ const RUN_WITHIN: Duration = Duration::from_secs(180);
 const BLOCK_GAS: u64 = 2_000_000_000;
 const GAS: u64 = 20_000_000;
 
-/// Where the code that emits logs is.
-const SPEAKER: Address = address!("00000000000000000000000000000000000b0a2d");
-const EVENT: &str = "event Requested(uint256 indexed id, address indexed from, bytes payload)";
-
 type Failure = Box<dyn std::error::Error + Send + Sync>;
-
-/// Code that emits as many events as its second word says, numbered from its first.
-fn code(topic: B256) -> Bytes {
-    let before = hex!("602060005260206020526000356020355b8015604e578160405233827f");
-    let after = hex!("60606000a36001900390600101906010565b00");
-    [&before[..], topic.as_slice(), &after[..]].concat().into()
-}
 
 /// A node on which code emits events.
 struct Site {
@@ -72,7 +62,7 @@ impl Site {
         let client = rpc.client();
         let _: Value = client.request("anvil_setLoggingEnabled", (false,)).await?;
         let topic = EventSignature::parse(EVENT)?.topic().ok_or("an event without a topic")?;
-        let _: Value = client.request("anvil_setCode", (SPEAKER, code(topic))).await?;
+        speaker::place(&client, topic).await?;
         let accounts: Vec<Address> = client.request("eth_accounts", ()).await?;
         let from = accounts.first().copied().ok_or("no account")?;
         Ok(Site { node, chain_id: rpc.chain_id().await?, client, from })
@@ -80,8 +70,8 @@ impl Site {
 
     /// One block with so many logs, numbered from the first.
     async fn speak(&self, first: u64, count: u64) -> Result<(), Failure> {
-        let words = [U256::from(first), U256::from(count)].map(|word| word.to_be_bytes::<32>()).concat();
-        let call = json!({"from": self.from, "to": SPEAKER, "gas": U64::from(GAS), "data": Bytes::from(words)});
+        let data = speaker::input(first, count);
+        let call = json!({"from": self.from, "to": SPEAKER, "gas": U64::from(GAS), "data": data});
         let _: B256 = self.client.request("eth_sendTransaction", (call,)).await?;
         self.node.mine(1).await?;
         Ok(())

@@ -9,4 +9,5 @@ pub mod devchain;
 pub mod fakenode;
 pub mod node;
 pub mod proxy;
+pub mod speaker;
 pub mod submitter;

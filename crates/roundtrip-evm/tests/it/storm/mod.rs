@@ -1,26 +1,30 @@
 //! Listening in the worst weather: 20,000 events over 2,000 blocks that reorgs take back, move
 //! and drop, from a node behind a proxy that loses, refuses, lags and lies. Two listeners feed
-//! one route; they are killed again and again, and one of them dies for good half way.
+//! one route; they are killed again and again, and one of them dies for good half way. The
+//! chain is one that the test writes, so that every store can be tried, or that of an Anvil.
 //!
 //! Once the weather is good, the store has one final request for every event that is on the
 //! chain, where it is on the chain, and everything else is marked as withdrawn.
 //!
 //! `SEED=n` throws the same dice again; what they hit depends on what the processes do meanwhile.
 
-use std::collections::BTreeMap;
+mod anvil;
+mod fake;
+
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use alloy::primitives::{Address, B256, Bytes, keccak256};
 use roundtrip::inbox::{End, Standing};
 use roundtrip::store::query::{Found, ListFilter};
 use roundtrip::store::{Options, ReadExt, open};
 use roundtrip::words::{PAGE_MAX, Payload, RequestId, RouteName};
-use roundtrip_evm::EventSignature;
 use roundtrip_evm::testkit::child::{Child, ListenOrders};
-use roundtrip_evm::testkit::fakenode::{FakeChain, FakeLog, FakeNode};
 use roundtrip_evm::testkit::proxy::{Fault, Proxy, ProxyFaults};
 use serde_json::json;
+
+use anvil::AnvilSky;
+use fake::FakeSky;
 
 use super::chaos::{Home, postgres, redis, redis_cluster};
 
@@ -34,64 +38,48 @@ const REORGS_PER_MILLE: u16 = 40;
 /// So many of a thousand events that were taken back never come again.
 const DROPPED_PER_MILLE: u16 = 150;
 const BLOCK: Duration = Duration::from_millis(8);
-const CHAIN_ID: u64 = 7;
-const EVENT: &str = "Asked(uint256 indexed id)";
 const FIRST_SEED: u64 = 6;
 /// After the storm, the store must agree within so long.
 const CALM_MAX: Duration = Duration::from_secs(120);
 const CALM_LOOK: Duration = Duration::from_secs(2);
 
+/// So many of a thousand requests meet these.
+const FAULTS: [(Fault, u16); 9] = [
+    (Fault::LostAnswer, 30),
+    (Fault::Delay, 100),
+    (Fault::TooManyRequests, 20),
+    (Fault::ErrorBefore, 30),
+    (Fault::Truncated, 20),
+    (Fault::Reordered, 200),
+    (Fault::LaggingHead, 100),
+    (Fault::EmptyLogs, 100),
+    (Fault::NullReceipts, 50),
+];
+
 fn storm() -> ProxyFaults {
-    ProxyFaults::none()
-        .with(Fault::LostAnswer, 30)
-        .with(Fault::Delay, 100)
-        .delay_up_to(20)
-        .with(Fault::TooManyRequests, 20)
-        .with(Fault::ErrorBefore, 30)
-        .with(Fault::Truncated, 20)
-        .with(Fault::Reordered, 200)
-        .with(Fault::LaggingHead, 100)
-        .lag_by(3)
-        .with(Fault::EmptyLogs, 100)
-        .with(Fault::NullReceipts, 50)
+    let calm = ProxyFaults::none().delay_up_to(20).lag_by(3);
+    FAULTS.into_iter().fold(calm, |faults, (fault, per_mille)| faults.with(fault, per_mille))
 }
 
-fn asked(n: u64) -> FakeLog {
-    let topic = EventSignature::parse(EVENT).unwrap().topic().unwrap();
-    let topics = vec![topic, B256::left_padding_from(&n.to_be_bytes())];
-    let address = Address::repeat_byte(0xB0);
-    FakeLog { address, topics, data: Bytes::new(), transaction: keccak256(n.to_be_bytes()) }
-}
+/// The events that are on the chain: number and height.
+type Canonical = Vec<(u64, u64)>;
 
 /// The chain, and what happens to it.
-struct Sky {
-    chain: FakeChain,
-    dice: fastrand::Rng,
-    asked: u64,
-    /// What was taken back and is to come again.
-    again: Vec<FakeLog>,
-    reorgs: u64,
-}
-
-impl Sky {
-    async fn block(&mut self) {
-        tokio::time::sleep(BLOCK).await;
-        let fresh = self.asked..self.asked + EVENTS_IN_A_BLOCK;
-        self.asked = fresh.end;
-        let mut logs: Vec<FakeLog> = fresh.map(asked).collect();
-        // Elsewhere, and at another place among others.
-        let back = self.dice.usize(..=self.again.len());
-        logs.extend(self.again.split_off(self.again.len() - back));
-        self.dice.shuffle(&mut logs);
-        self.chain.mine(logs);
-        if self.dice.u16(..1_000) < REORGS_PER_MILLE {
-            let taken = self.chain.take_back(self.dice.usize(1..=REORG_BLOCKS_MAX));
-            let returns = |_: &FakeLog| self.dice.u16(..1_000) >= DROPPED_PER_MILLE;
-            self.again.extend(taken.into_iter().filter(returns));
-            self.reorgs += 1;
-        }
-        self.chain.finalize(self.chain.head().saturating_sub(FINAL_DEPTH));
-    }
+trait Sky {
+    /// Where its node is.
+    fn url(&self) -> String;
+    fn chain_id(&self) -> u64;
+    /// The event that is listened to; its argument `id` is its number.
+    fn event(&self) -> &'static str;
+    /// Another block with new events, some that were taken back, and now and then a reorg.
+    async fn block(&mut self);
+    /// Everything that is to come is there, and final.
+    async fn clear(&mut self);
+    /// How many events there were so far, from number 0.
+    fn asked(&self) -> u64;
+    fn reorgs(&self) -> u64;
+    /// What is on the chain, as the chain itself tells.
+    async fn canonical(&self) -> Canonical;
 }
 
 /// The listeners: two processes on a server, two in one process on a file that is its own.
@@ -105,12 +93,12 @@ fn start(orders: &ListenOrders) -> Child {
 }
 
 impl Lives {
-    fn begin(home: &Home, url: &str) -> Lives {
+    fn begin(home: &Home, url: &str, sky: &impl Sky) -> Lives {
         let orders = |listeners: &[&str]| ListenOrders {
             urls: vec![url.to_owned()],
-            chain_id: CHAIN_ID,
+            chain_id: sky.chain_id(),
             store: home.url.clone(),
-            event: EVENT.to_owned(),
+            event: sky.event().to_owned(),
             argument: "id".to_owned(),
             route: "board".to_owned(),
             listeners: listeners.iter().map(|&name| name.to_owned()).collect(),
@@ -163,11 +151,11 @@ fn id_of(orders: &ListenOrders, n: u64) -> RequestId {
 }
 
 /// What the store has that the chain has not, or the other way round; in words.
-async fn differences(home: &Home, orders: &ListenOrders, sky: &Sky) -> Vec<String> {
+async fn differences(home: &Home, orders: &ListenOrders, sky: &impl Sky) -> Vec<String> {
     let store = open(&home.url, Options::default()).unwrap();
+    let canonical = sky.canonical().await;
     let mut expected: BTreeMap<RequestId, (u64, u64)> = BTreeMap::new();
-    for (height, log) in sky.chain.logs() {
-        let n = u64::from_be_bytes(log.topics[1][24..].try_into().unwrap());
+    for &(n, height) in &canonical {
         let twice = expected.insert(id_of(orders, n), (n, height));
         assert_eq!(twice, None, "the chain shows each event once");
     }
@@ -188,13 +176,8 @@ async fn differences(home: &Home, orders: &ListenOrders, sky: &Sky) -> Vec<Strin
         }
     }
     wrong.extend(expected.values().map(|(n, height)| format!("{n} at {height} is missing")));
-    for log in &sky.again {
-        let n = u64::from_be_bytes(log.topics[1][24..].try_into().unwrap());
-        wrong.push(format!("{n} is still to come"));
-    }
-    let canonical: Vec<B256> = sky.chain.logs().into_iter().map(|(_, log)| log.transaction).collect();
-    let canonical: std::collections::HashSet<B256> = canonical.into_iter().collect();
-    for n in (0..sky.asked).filter(|n| !canonical.contains(&asked(*n).transaction)) {
+    let canonical: BTreeSet<u64> = canonical.into_iter().map(|(n, _)| n).collect();
+    for n in (0..sky.asked()).filter(|n| !canonical.contains(n)) {
         match store.get(id_of(orders, n)).await.unwrap() {
             None => {}
             Some(Found::Ended(receipt)) if receipt.end == End::Withdrawn => {}
@@ -205,16 +188,17 @@ async fn differences(home: &Home, orders: &ListenOrders, sky: &Sky) -> Vec<Strin
     wrong
 }
 
-async fn weather(home: Home) {
+fn dice() -> fastrand::Rng {
     let seed = std::env::var("SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(FIRST_SEED);
     println!("seed {seed}");
-    let mut dice = fastrand::Rng::with_seed(seed);
-    let chain = FakeChain::new();
-    let node = FakeNode::on(&chain, CHAIN_ID).serve_http().await.unwrap();
-    let proxy = Proxy::start(node.url().parse().unwrap(), dice.u64(..), storm()).await.unwrap();
-    let mut lives = Lives::begin(&home, proxy.url().as_str());
-    let mut sky = Sky { chain, dice: dice.fork(), asked: 0, again: Vec::new(), reorgs: 0 };
+    fastrand::Rng::with_seed(seed)
+}
+
+async fn weather(home: Home, mut sky: impl Sky, mut dice: fastrand::Rng) {
+    let proxy = Proxy::start(sky.url().parse().unwrap(), dice.u64(..), storm()).await.unwrap();
+    let mut lives = Lives::begin(&home, proxy.url().as_str(), &sky);
     for block in 1..=BLOCKS {
+        tokio::time::sleep(BLOCK).await;
         sky.block().await;
         if block.is_multiple_of(BLOCKS / KILLS) {
             let one = dice.usize(..lives.children.len());
@@ -225,10 +209,12 @@ async fn weather(home: Home) {
         }
     }
     proxy.set_faults(ProxyFaults::none());
-    sky.chain.mine(std::mem::take(&mut sky.again));
-    sky.chain.mine_empty(3);
-    sky.chain.finalize(sky.chain.head());
-    assert!(sky.reorgs > 20, "{} reorgs", sky.reorgs);
+    for (fault, _) in FAULTS {
+        assert!(proxy.count(fault) > 0, "{fault:?} never came");
+    }
+    sky.clear().await;
+    assert_eq!(sky.asked(), BLOCKS * EVENTS_IN_A_BLOCK);
+    assert!(sky.reorgs() > 20, "{} reorgs", sky.reorgs());
     let started = Instant::now();
     loop {
         tokio::time::sleep(CALM_LOOK).await;
@@ -243,6 +229,13 @@ async fn weather(home: Home) {
     }
 }
 
+/// The same on a chain that is written here.
+async fn written(home: Home) {
+    let mut dice = dice();
+    let sky = FakeSky::new(dice.fork()).await;
+    weather(home, sky, dice).await;
+}
+
 /// A store that two processes share.
 fn shared(url: String) -> Home {
     Home { url, relays: 2, kill_server: None }
@@ -252,20 +245,27 @@ fn shared(url: String) -> Home {
 async fn every_event_is_one_request_and_every_withdrawn_one_is_marked_on_sqlite() {
     let folder = tempfile::tempdir().unwrap();
     let url = format!("sqlite:{}", folder.path().join("storm.db").display());
-    weather(Home { url, relays: 1, kill_server: None }).await;
+    written(Home { url, relays: 1, kill_server: None }).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_event_is_one_request_and_every_withdrawn_one_is_marked_on_postgres() {
-    weather(shared(postgres().url("storm"))).await;
+    written(shared(postgres().url("storm"))).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_event_is_one_request_and_every_withdrawn_one_is_marked_on_redis() {
-    weather(shared(redis().url("storm"))).await;
+    written(shared(redis().url("storm"))).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_event_is_one_request_and_every_withdrawn_one_is_marked_on_a_redis_cluster() {
-    weather(shared(redis_cluster().url("storm"))).await;
+    written(shared(redis_cluster().url("storm"))).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_event_of_an_anvil_is_one_request_and_every_withdrawn_one_is_marked_by_two_processes() {
+    let mut dice = dice();
+    let sky = AnvilSky::new(dice.fork()).await;
+    weather(shared(postgres().url("storm-anvil")), sky, dice).await;
 }
