@@ -20,6 +20,8 @@ use tokio::time::Instant;
 
 /// Most calls in one HTTP request; more go out as several.
 const BATCH_MAX: usize = 100;
+/// Most characters of an error that came over the wire: some answer with a page.
+const ERROR_CHARS_MAX: usize = 300;
 /// How long a node may take to answer.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 
@@ -59,10 +61,31 @@ impl From<RpcError<TransportErrorKind>> for CallError {
                 CallError::Refused { code: payload.code, message: payload.message.into_owned(), revert }
             }
             // It quotes all of the answer otherwise.
-            RpcError::DeserError { err, .. } => CallError::NoAnswer(format!("an answer that cannot be read: {err}")),
-            other => CallError::NoAnswer(without_secrets(&other.to_string())),
+            RpcError::DeserError { err, text } if text.trim_start().starts_with(['{', '[']) => {
+                CallError::NoAnswer(format!("an answer that cannot be read: {err}"))
+            }
+            RpcError::DeserError { .. } => {
+                CallError::NoAnswer("an answer that is no JSON: is this the address of a node?".to_owned())
+            }
+            other => CallError::NoAnswer(without_secrets(&in_full(&other))),
         }
     }
+}
+
+/// An error with what caused it, less what was said already and what would fill a page.
+fn in_full(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let more = error.to_string();
+        if !text.contains(&more) {
+            text = format!("{text}: {more}");
+        }
+        cause = error.source();
+    }
+    let end = text.char_indices().nth(ERROR_CHARS_MAX).map_or(text.len(), |(at, _)| at);
+    text.truncate(end);
+    text
 }
 
 /// A text whose addresses are cut after the host: what follows, or stands before it, is often a key.
@@ -148,8 +171,12 @@ impl Rpc {
     pub fn http(url: &str) -> Result<Rpc, BadUrl> {
         let bad = |why: String| BadUrl::new(url, why);
         let parsed = url.parse::<reqwest::Url>().map_err(|error| bad(error.to_string()))?;
-        if !matches!(parsed.scheme(), "http" | "https") {
-            return Err(bad("it starts with neither http:// nor https://".to_owned()));
+        match parsed.scheme() {
+            "http" | "https" => {}
+            "ws" | "wss" => {
+                return Err(bad("blocks are read over http:// or https://; a WebSocket is for news".to_owned()));
+            }
+            _ => return Err(bad("it starts with neither http:// nor https://".to_owned())),
         }
         let client = web_client(ANSWER_WITHIN).map_err(|error| bad(error.to_string()))?;
         let rpc = Rpc::over(RpcClient::new_http_with_client(client, parsed));

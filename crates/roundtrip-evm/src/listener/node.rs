@@ -34,8 +34,13 @@ pub(super) struct Node {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum NodeError {
     /// It has no answer.
-    #[error(transparent)]
-    Call(#[from] CallError),
+    #[error("{node}: {error}")]
+    Call {
+        /// Which node.
+        node: String,
+        /// Why.
+        error: CallError,
+    },
     /// It is on another chain.
     #[error("{node} is on chain {found}, not on {wanted}: correct its URL, or the chain's number")]
     OtherChain {
@@ -66,8 +71,8 @@ impl Node {
     pub(super) fn judge<T>(&self, answer: &Result<T, NodeError>) {
         let failing = match answer {
             Ok(_) => None,
-            Err(NodeError::Call(error)) if meaning(error) == Meaning::Busy => Some(Failing::Busy),
-            Err(NodeError::Call(_)) => Some(Failing::Silent),
+            Err(NodeError::Call { error, .. }) if meaning(error) == Meaning::Busy => Some(Failing::Busy),
+            Err(NodeError::Call { .. }) => Some(Failing::Silent),
             Err(NodeError::OtherChain { .. }) => Some(Failing::Lying),
         };
         if let Err(error) = answer {
@@ -91,11 +96,17 @@ impl Node {
 
     /// Refuses a node of another chain; asked once.
     pub(super) async fn on_chain(&self, wanted: u64) -> Result<(), NodeError> {
-        let found = *self.chain_id.get_or_try_init(|| self.rpc.chain_id()).await?;
+        let found = self.chain_id.get_or_try_init(|| self.rpc.chain_id()).await;
+        let found = *found.map_err(|error| self.failed(error))?;
         if found == wanted {
             return Ok(());
         }
         Err(NodeError::OtherChain { node: self.rpc.name().to_owned(), found, wanted })
+    }
+
+    /// Says whose error it is.
+    pub(super) fn failed(&self, error: CallError) -> NodeError {
+        NodeError::Call { node: self.rpc.name().to_owned(), error }
     }
 
     /// How far it has come.
@@ -119,7 +130,7 @@ impl Node {
             read.push((header, logs));
         }
         match read.is_empty() {
-            true => Err(CallError::NoAnswer(format!("the node does not have block {}", from.0))),
+            true => Err(no_block(from)),
             false => Ok(read),
         }
     }
@@ -133,7 +144,7 @@ impl Node {
             let (headers, logs) = tokio::join!(self.rpc.headers(from, to), self.logs(from, to, watches));
             let headers = linked(headers?);
             if headers.is_empty() {
-                return Err(CallError::NoAnswer(format!("the node does not have block {}", from.0)));
+                return Err(no_block(from));
             }
             match logs.map_err(|error| (meaning(&error), error)) {
                 Ok((logs, last)) => {
@@ -243,9 +254,17 @@ impl Node {
     }
 }
 
+/// It may lag behind, or have forgotten the block.
+fn no_block(height: Height) -> CallError {
+    CallError::NoAnswer(format!(
+        "it does not have block {}: if it never comes, use a node with an archive, or a later from_block",
+        height.0
+    ))
+}
+
 fn pruned(from: Height, error: &CallError) -> CallError {
     CallError::NoAnswer(format!(
-        "the node no longer has the logs of block {} ({error}): give it an archive, another URL, or a later from_block",
+        "it no longer has the logs of block {} ({error}): use a node with an archive, or a later from_block",
         from.0
     ))
 }

@@ -10,11 +10,11 @@ use crate::rpc::Finality;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Trouble {
     /// The node does not answer, or is on another chain.
-    #[error("{node}: {why}")]
+    #[error("{why}")]
     NoUse {
         /// Which node.
         node: String,
-        /// Why.
+        /// Why, by the name of the node.
         why: String,
     },
     /// The node does not know which block is final.
@@ -37,14 +37,14 @@ pub enum Trouble {
         /// The newest block.
         head: Height,
     },
-    /// The node does not show the first block to read.
-    #[error("{node} does not show block {} ({why}): use a node with an archive, or a later from_block", from.0)]
+    /// The node does not show the first block to read, or its logs.
+    #[error("{node}: {why}")]
     Pruned {
         /// Which node.
         node: String,
         /// The first block to read.
         from: Height,
-        /// What it says.
+        /// What it says, and what to do.
         why: String,
     },
     /// The node does not show receipts, so that a doubted block cannot be settled by it.
@@ -79,7 +79,7 @@ pub(super) async fn probe(
     }
     let head = match node.rpc.head().await {
         Ok(head) => head,
-        Err(error) => return vec![Trouble::NoUse { node: name(), why: error.to_string() }],
+        Err(error) => return vec![Trouble::NoUse { node: name(), why: node.failed(error).to_string() }],
     };
     let mut troubles = Vec::new();
     if let Err(error) = node.rpc.finalized(&head, finality).await {

@@ -125,7 +125,7 @@ impl EvmSource {
     /// One node's answer, which is held for or against it.
     async fn one<'a, T>(&self, node: &'a Node, asked: impl Fn(&'a Node) -> Asked<'a, T>) -> Result<T, NodeError> {
         let answer = match node.on_chain(self.chain_id).await {
-            Ok(()) => asked(node).await.map_err(NodeError::from),
+            Ok(()) => asked(node).await.map_err(|error| node.failed(error)),
             Err(error) => Err(error),
         };
         node.judge(&answer);

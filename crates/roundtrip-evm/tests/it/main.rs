@@ -12,6 +12,7 @@ mod hardhat;
 mod kills;
 mod listener;
 mod live;
+mod misuse;
 mod nodes;
 mod proxy;
 mod simulation;

@@ -120,17 +120,32 @@ pub(super) fn too_deep(tip: Option<Position>, ancestor: Option<Height>, max: u64
     })
 }
 
-/// What an operator reads when there is nothing to start with.
-pub(super) fn in_the_future(window: &Window, tips: &Tips, first: Height) -> Option<String> {
-    let nothing_read = window.tip().is_none();
-    let far = first.0 > tips.head.height.0.saturating_add(AHEAD_MAX);
-    (nothing_read && far).then(|| {
-        format!(
-            "the first block to read is {}, and the chain's newest is {}: correct from_block, or check which chain the \
-             source serves",
-            first.0, tips.head.height.0
-        )
-    })
+/// Whether there is something to start with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Start {
+    /// The first block is there, or was.
+    There,
+    /// It comes after some others.
+    Soon,
+    /// It is so far ahead that nobody means it; what an operator reads.
+    Never(String),
+}
+
+/// Looks whether a listener that has read nothing yet can start.
+pub(super) fn start(window: &Window, tips: &Tips, first: Height) -> Start {
+    let head = tips.head.height;
+    // The block after the newest is there as soon as it is.
+    if window.tip().is_some() || first.0 <= head.0.saturating_add(1) {
+        return Start::There;
+    }
+    if first.0 <= head.0.saturating_add(AHEAD_MAX) {
+        return Start::Soon;
+    }
+    Start::Never(format!(
+        "the first block to read is {}, and the chain's newest is {}: correct from_block, or check which chain the \
+         source serves",
+        first.0, head.0
+    ))
 }
 
 /// What fetched blocks are worth.
@@ -493,9 +508,12 @@ mod tests {
     #[test]
     fn a_start_beyond_the_chain_is_no_start() {
         let new = Window::from(None);
-        let starts =
-            |window: &Window, first: u64| in_the_future(window, &tips((9, 0), (9, 0)), Height(first)).is_none();
-        assert_eq!([9, 10, 1009, 1010].map(|first| starts(&new, first)), [true, true, true, false]);
-        assert!(starts(&window(12, 12), 5_000), "it has its cursor");
+        let started = |window: &Window, first: u64| start(window, &tips((9, 0), (9, 0)), Height(first));
+        assert_eq!(
+            [9, 10, 11, 1009].map(|first| started(&new, first)),
+            [Start::There, Start::There, Start::Soon, Start::Soon]
+        );
+        assert!(matches!(started(&new, 1010), Start::Never(text) if text.contains("1010")));
+        assert_eq!(started(&window(12, 12), 5_000), Start::There, "it has its cursor");
     }
 }

@@ -39,7 +39,7 @@ use std::time::Duration;
 pub use source::{Answered, BlockSource, SourceBlock, SourceError, SourceFuture, Tips};
 
 use again::Again;
-use decide::{Joined, Reach, Step};
+use decide::{Joined, Reach, Start, Step};
 use lead::Leads;
 use window::Window;
 
@@ -224,6 +224,8 @@ struct Known {
     tips: Option<Tips>,
     /// The height that the store was last told.
     told: Option<Height>,
+    /// Whether it was said that the chain has not come to the first block.
+    said_early: bool,
     again: Again,
     /// Most requests in one admission; fewer while a route is full.
     admit_max: usize,
@@ -243,7 +245,8 @@ impl Follower {
         let (cursor, window) = (None, Window::from(None));
         let again = Again::from(None, self.options.from_block, self.clock.now());
         let admit_max = ADMIT_MAX;
-        let mut known = Known { cursor, window, leads, ahead: None, tips: None, told: None, again, admit_max };
+        let mut known =
+            Known { cursor, window, leads, ahead: None, tips: None, told: None, said_early: false, again, admit_max };
         let ended = shutdown.run_until_cancelled(self.rounds(&mut known)).await;
         if let Some(Err(error)) = ended {
             return Err(error);
@@ -301,8 +304,10 @@ impl Follower {
             None => self.source.tips().await?,
         };
         known.tips = Some(tips);
-        if let Some(text) = decide::in_the_future(&known.window, &tips, self.options.from_block) {
-            return Err(halted(text));
+        match decide::start(&known.window, &tips, self.options.from_block) {
+            Start::There => {}
+            Start::Never(text) => return Err(halted(text)),
+            Start::Soon => self.say_early(known, &tips),
         }
         self.stats.finalized.store(tips.finalized.height.0, Ordering::Relaxed);
         let reach =
@@ -333,6 +338,14 @@ impl Follower {
                 self.pass_finality(known, &tips);
                 self.read(known, &tips, from, to).await
             }
+        }
+    }
+
+    /// Says, once, that the first block is waited for.
+    fn say_early(&self, known: &mut Known, tips: &Tips) {
+        if !std::mem::replace(&mut known.said_early, true) {
+            let (first, head) = (self.options.from_block.0, tips.head.height.0);
+            tracing::warn!(listener = %self.listener, first, head, "the first block to read is not there yet, and is waited for: if that is not meant, correct from_block");
         }
     }
 
