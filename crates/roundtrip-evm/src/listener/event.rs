@@ -17,6 +17,8 @@ use crate::abi;
 #[derive(Clone, PartialEq)]
 pub struct EventSignature {
     event: Event,
+    /// Its name and types.
+    signature: String,
     layout: DynSolEvent,
     /// What each argument is called: its name, or its place where it has none.
     names: Vec<String>,
@@ -118,7 +120,8 @@ impl EventSignature {
         if let Some((_, name)) = twice {
             return Err(bad(format!("two arguments are called {name}")));
         }
-        Ok(EventSignature { event, layout, names })
+        let signature = event.signature();
+        Ok(EventSignature { event, signature, layout, names })
     }
 
     /// The event's name.
@@ -127,8 +130,8 @@ impl EventSignature {
     }
 
     /// Its name and types, such as `Requested(uint256,bytes)`: what tells events of one name apart.
-    pub fn signature(&self) -> String {
-        self.event.signature()
+    pub fn signature(&self) -> &str {
+        &self.signature
     }
 
     /// The first topic of its logs; an anonymous event has none.
@@ -165,7 +168,7 @@ impl EventSignature {
 
     /// Refuses an argument that is no number of seconds.
     pub(super) fn check_deadline(&self, argument: &str) -> Result<(), BadDeadline> {
-        let bad = |why: String| BadDeadline { event: self.signature(), argument: argument.to_owned(), why };
+        let bad = |why: String| BadDeadline { event: self.signature.clone(), argument: argument.to_owned(), why };
         let at = self.names.iter().position(|name| name == argument);
         let input = at.and_then(|at| self.event.inputs.get(at));
         match input.ok_or_else(|| bad("it has no such argument".to_owned()))?.resolve() {
@@ -179,7 +182,7 @@ impl EventSignature {
     /// these values. What is there only as a hash may be given as `{"hash": "0x…"}` too.
     pub(super) fn topics_of(&self, argument: &str, values: &[Value]) -> Result<(usize, Vec<B256>), BadFilter> {
         let bad = |why: &str| {
-            let (event, argument) = (self.signature(), argument.to_owned());
+            let (event, argument) = (self.signature.clone(), argument.to_owned());
             BadFilter { event, argument, why: why.to_owned() }
         };
         let at = self.names.iter().position(|name| name == argument).ok_or_else(|| bad("it has no such argument"))?;

@@ -77,25 +77,25 @@ fn bloom_of(logs: &[WireLog]) -> Bloom {
 
 /// This very log, wherever a reorg may put its transaction: identical logs of one
 /// transaction are told apart by how many came before.
-pub(super) struct Occurrences {
+pub(super) struct Occurrences<'a> {
     chain: [u8; 8],
-    before: HashMap<OccurrenceId, u64>,
+    before: HashMap<(&'a B256, &'a Address, &'a [B256], &'a [u8]), u64>,
 }
 
-impl Occurrences {
+impl<'a> Occurrences<'a> {
     /// For the logs of one block, in their order.
-    pub(super) fn on(chain_id: u64) -> Occurrences {
+    pub(super) fn on(chain_id: u64) -> Occurrences<'a> {
         Occurrences { chain: chain_id.to_be_bytes(), before: HashMap::new() }
     }
 
-    pub(super) fn of(&mut self, log: &WireLog) -> OccurrenceId {
+    pub(super) fn of(&mut self, log: &'a WireLog) -> OccurrenceId {
+        let identical = (&log.transaction_hash, &log.address, log.topics.as_slice(), log.data.as_ref());
+        let nth = self.before.entry(identical).or_default();
         let topics = log.topics.concat();
         let (transaction, address) = (log.transaction_hash.as_slice(), log.address.as_slice());
-        let parts: [&[u8]; 5] = [&self.chain, transaction, address, &topics, &log.data];
-        let nth = self.before.entry(OccurrenceId::of(&parts)).or_default();
-        let id = OccurrenceId::of(&[parts.as_slice(), &[&nth.to_be_bytes()]].concat());
+        let parts: [&[u8]; 6] = [&self.chain, transaction, address, &topics, &log.data, &nth.to_be_bytes()];
         *nth += 1;
-        id
+        OccurrenceId::of(&parts)
     }
 }
 

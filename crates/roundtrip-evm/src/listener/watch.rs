@@ -67,7 +67,7 @@ impl Watch {
     /// block that shows it is final, unless an answer of ours is under way.
     pub fn answers(route: RouteName, event: EventSignature, identity: Identity) -> Result<Watch, NoMatch> {
         if !matches!(identity, Identity::Fields(_)) {
-            return Err(NoMatch(event.signature()));
+            return Err(NoMatch(event.signature().to_owned()));
         }
         Ok(Watch { shows: Shows::Answer, ..Watch::new(route, event, identity) })
     }

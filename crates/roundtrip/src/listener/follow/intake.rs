@@ -37,7 +37,6 @@ impl Follower {
     pub(super) async fn store_blocks(&self, known: &mut Known, mut blocks: Vec<SourceBlock>) -> Result<Pace, Halt> {
         blocks.iter_mut().for_each(cut_to_size);
         let links: Vec<Link> = blocks.iter().map(Link::of).collect();
-        let last = blocks.last().map(|block| (block.at.height, block.time));
         let is_final = |link: &&Link| known.window.is_final(link.at.height);
         let mark = links.iter().rev().find(is_final).map(|link| link.at);
         let next = Self::cursor_next(known, mark);
@@ -58,23 +57,18 @@ impl Follower {
             known.window.push(link);
         }
         known.leads.changed = true;
-        if let Some((height, time)) = last {
-            self.tell_height(known, height, time).await?;
-        }
         Ok(Pace::Again)
     }
 
-    /// What waits for a height may go, now that everything up to there is stored.
-    async fn tell_height(&self, known: &mut Known, height: Height, at: UnixMs) -> Result<(), Halt> {
-        if known.told.is_some_and(|told| height <= told) {
-            return Ok(());
-        }
+    /// What waits for a height may go, now that everything up to there is stored; answers
+    /// what was told.
+    pub(super) async fn tell_height(&self, last: Option<(Height, UnixMs)>) -> Result<Option<Height>, Halt> {
+        let Some((height, at)) = last else { return Ok(None) };
         let tick = ChainTick { origin: self.origin.clone(), height, at };
         match persist::apply_one(&*self.store, tick).await? {
-            outcome if outcome.holds() => known.told = Some(height),
-            other => return Err(broken(format!("the height of {} was refused: {other:?}", self.origin))),
+            outcome if outcome.holds() => Ok(Some(height)),
+            other => Err(broken(format!("the height of {} was refused: {other:?}", self.origin))),
         }
-        Ok(())
     }
 
     /// Where the cursor belongs once these blocks are stored; it never goes back.

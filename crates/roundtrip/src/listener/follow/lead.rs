@@ -253,7 +253,7 @@ impl Follower {
         if left && from < known.window.start(first) {
             tracing::info!(listener = %self.listener, %route, from = ?settled.map(|at| at.height.0), "blocks are read again to settle what is left");
             known.window = Window::from(settled);
-            known.ahead = None;
+            known.ahead.clear();
         }
         Ok(())
     }

@@ -26,6 +26,7 @@
 //! back stops it too.
 
 mod again;
+mod ahead;
 mod decide;
 mod intake;
 mod lead;
@@ -39,6 +40,7 @@ use std::time::Duration;
 pub use source::{Answered, BlockSource, SourceBlock, SourceError, SourceFuture, Tips};
 
 use again::Again;
+use ahead::Ahead;
 use decide::{Joined, Reach, Start, Step};
 use lead::Leads;
 use window::Window;
@@ -219,8 +221,8 @@ struct Known {
     cursor: Option<Cursor>,
     window: Window,
     leads: Leads,
-    /// Final blocks that were read while the last ones were stored, and for which heights.
-    ahead: Option<Fetched>,
+    /// Final blocks that are fetched while others are stored.
+    ahead: Ahead,
     tips: Option<Tips>,
     /// The height that the store was last told.
     told: Option<Height>,
@@ -231,13 +233,6 @@ struct Known {
     admit_max: usize,
 }
 
-/// Blocks and the heights that they were asked for.
-struct Fetched {
-    from: Height,
-    to: Height,
-    blocks: Vec<SourceBlock>,
-}
-
 impl Follower {
     /// Follows until told to stop, then gives its seats up.
     pub async fn run(self, shutdown: Shutdown) -> Result<(), StationError> {
@@ -245,8 +240,17 @@ impl Follower {
         let (cursor, window) = (None, Window::from(None));
         let again = Again::from(None, self.options.from_block, self.clock.now());
         let admit_max = ADMIT_MAX;
-        let mut known =
-            Known { cursor, window, leads, ahead: None, tips: None, told: None, said_early: false, again, admit_max };
+        let mut known = Known {
+            cursor,
+            window,
+            leads,
+            ahead: Ahead::default(),
+            tips: None,
+            told: None,
+            said_early: false,
+            again,
+            admit_max,
+        };
         let ended = shutdown.run_until_cancelled(self.rounds(&mut known)).await;
         if let Some(Err(error)) = ended {
             return Err(error);
@@ -299,7 +303,7 @@ impl Follower {
     async fn run_once(&self, known: &mut Known) -> Result<Pace, Halt> {
         self.hold_seats(known).await?;
         // While blocks are fetched ahead, all of them final, the last look is good enough.
-        let tips = match known.tips.take().filter(|_| known.ahead.is_some()) {
+        let tips = match known.tips.take().filter(|_| !known.ahead.is_empty()) {
             Some(tips) => tips,
             None => self.source.tips().await?,
         };
@@ -391,7 +395,7 @@ impl Follower {
         self.stats.reorgs.fetch_add(1, Ordering::Relaxed);
         let gone = known.window.back_to(ancestor);
         known.leads.lose(&gone);
-        known.ahead = None;
+        known.ahead.clear();
         Ok(Pace::Again)
     }
 
@@ -421,9 +425,9 @@ impl Follower {
 
     /// Reads these heights and stores what they show, while the next ones are fetched.
     async fn read(&self, known: &mut Known, tips: &Tips, from: Height, to: Height) -> Result<Pace, Halt> {
-        let fetched = known.ahead.take().filter(|ahead| ahead.from == from);
-        let (to, mut blocks) = match fetched {
-            Some(ahead) => (ahead.to, ahead.blocks),
+        // A read ahead that failed is made again, and fails loudly then.
+        let (to, mut blocks) = match known.ahead.take(from).await {
+            Some(fetched) => fetched,
             None => (to, self.source.blocks(from, to).await?),
         };
         let count = match decide::join(&known.window, from, to, &blocks) {
@@ -433,24 +437,20 @@ impl Follower {
         };
         blocks.truncate(count);
         let read_to = blocks.last().map_or(from, |block| block.at.height);
-        let next = Height(read_to.0.saturating_add(1));
-        let (stored, ahead) = tokio::join!(self.store_blocks(known, blocks), self.fetch_ahead(tips, next));
-        let pace = stored?;
-        // A read ahead that failed is made again, and fails loudly then.
-        known.ahead = ahead.filter(|_| pace == Pace::Again);
-        let level = known.window.next(self.options.from_block) > tips.head.height;
-        self.amend(known, level).await?;
-        Ok(pace)
-    }
-
-    /// Fetches what follows, if it is final and so will not change.
-    async fn fetch_ahead(&self, tips: &Tips, from: Height) -> Option<Fetched> {
-        if from > tips.finalized.height {
-            return None;
+        known.ahead.top_up(&self.source, (read_to, to), tips.finalized.height, self.options.range);
+        let last = blocks.last().map(|block| (block.at.height, block.time));
+        let pace = self.store_blocks(known, blocks).await?;
+        if pace == Pace::Rest {
+            known.ahead.clear();
         }
-        let to = Height(from.0.saturating_add(self.options.range.max(1) - 1)).min(tips.finalized.height);
-        let blocks = self.source.blocks(from, to).await.ok()?;
-        Some(Fetched { from, to, blocks })
+        let level = known.window.next(self.options.from_block) > tips.head.height;
+        let told = last.filter(|(height, _)| known.window.tip().is_some_and(|tip| tip.height >= *height));
+        let told = told.filter(|(height, _)| known.told.is_none_or(|told| *height > told));
+        // Asked for at once, both are in one commit.
+        let (heard, amended) = tokio::join!(self.tell_height(told), self.amend(known, level));
+        known.told = heard?.or(known.told);
+        amended?;
+        Ok(pace)
     }
 
     async fn cursor(&self, listener: &ListenerName) -> Result<Option<Cursor>, StoreError> {
