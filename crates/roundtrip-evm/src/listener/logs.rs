@@ -75,11 +75,14 @@ fn bloom_of(logs: &[WireLog]) -> Bloom {
     bloom
 }
 
+/// What identical logs have in common: transaction, contract, topics and data.
+type Content<'a> = (&'a B256, &'a Address, &'a [B256], &'a [u8]);
+
 /// This very log, wherever a reorg may put its transaction: identical logs of one
 /// transaction are told apart by how many came before.
 pub(super) struct Occurrences<'a> {
     chain: [u8; 8],
-    before: HashMap<(&'a B256, &'a Address, &'a [B256], &'a [u8]), u64>,
+    before: HashMap<Content<'a>, u64>,
 }
 
 impl<'a> Occurrences<'a> {

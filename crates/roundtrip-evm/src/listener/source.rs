@@ -5,7 +5,7 @@ use std::num::NonZeroU64;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use alloy::primitives::{B256, U64};
+use alloy::primitives::{Address, B256, U64};
 use futures_util::future::{join_all, select_all};
 use roundtrip::inbox::Standing;
 use roundtrip::listener::{
@@ -223,24 +223,42 @@ impl EvmSource {
     /// What the logs of a block ask for, and what they show to be answered.
     fn shown(&self, logs: &[WireLog]) -> (Vec<NewRequest>, Vec<Answered>) {
         let mut occurrences = Occurrences::on(self.chain_id);
+        let mut emitter = Emitter::default();
         let (mut requests, mut answered) = (Vec::new(), Vec::new());
         for log in logs {
             let wanting = self.watches.iter().filter(|watch| watch.wants(&log.address, &log.topics));
             let (asking, answering): (Vec<&Watch>, Vec<&Watch>) =
                 wanting.partition(|watch| watch.shows() == Shows::Request);
-            if !asking.is_empty() {
-                requests.extend(requests_of(log, occurrences.of(log), &asking));
+            if asking.is_empty() && answering.is_empty() {
+                continue;
             }
-            answered.extend(answering.into_iter().filter_map(|watch| answered_by(watch, log)));
+            let by = emitter.text(log.address);
+            if !asking.is_empty() {
+                requests.extend(requests_of(log, by, occurrences.of(log), &asking));
+            }
+            answered.extend(answering.into_iter().filter_map(|watch| answered_by(watch, log, by)));
         }
         (requests, answered)
     }
 }
 
+/// The text of the contract that spoke last, which mostly speaks again: it has a checksum in
+/// it, and costs a hash.
+#[derive(Default)]
+struct Emitter(Option<(Address, String)>);
+
+impl Emitter {
+    fn text(&mut self, address: Address) -> &str {
+        let last = self.0.take().filter(|(last, _)| *last == address);
+        let (_, text) = self.0.insert(last.unwrap_or_else(|| (address, address.to_string())));
+        text
+    }
+}
+
 /// The request that a log shows to be answered.
-fn answered_by(watch: &Watch, log: &WireLog) -> Option<Answered> {
+fn answered_by(watch: &Watch, log: &WireLog, by: &str) -> Option<Answered> {
     let id = watch.event.decode(&log.body()).and_then(|args| {
-        let payload = payload_of(watch, log, "args", args);
+        let payload = payload_of(watch, by, "args", args);
         watch.identity.id_of(&watch.route, &payload).map_err(|error| error.to_string())
     });
     match id {
@@ -278,26 +296,26 @@ impl Ticks {
 }
 
 /// What a log asks for: one request on each route that watches it.
-fn requests_of(log: &WireLog, occurrence: OccurrenceId, watches: &[&Watch]) -> Vec<NewRequest> {
+fn requests_of(log: &WireLog, by: &str, occurrence: OccurrenceId, watches: &[&Watch]) -> Vec<NewRequest> {
     let mut requests: Vec<NewRequest> = Vec::new();
     for watch in watches {
         if requests.iter().any(|request| request.route == watch.route) {
             continue;
         }
-        match request(watch, occurrence, log) {
+        match request(watch, occurrence, log, by) {
             Ok(request) => requests.push(request),
             // Nothing but its form says that a log is of an anonymous event.
             Err(_) if watch.event.topic().is_none() => {}
-            Err(reason) => requests.push(undecoded(watch, occurrence, log, &reason)),
+            Err(reason) => requests.push(undecoded(watch, occurrence, log, by, &reason)),
         }
     }
     requests
 }
 
-fn request(watch: &Watch, occurrence: OccurrenceId, log: &WireLog) -> Result<NewRequest, String> {
+fn request(watch: &Watch, occurrence: OccurrenceId, log: &WireLog, by: &str) -> Result<NewRequest, String> {
     let args = watch.event.decode(&log.body())?;
     let deadline = watch.deadline(&args);
-    let payload = payload_of(watch, log, "args", args);
+    let payload = payload_of(watch, by, "args", args);
     let id = watch.identity.id_of(&watch.route, &payload).map_err(|error| error.to_string())?;
     let id = id.unwrap_or_else(|| RequestId::of(&[watch.route.as_str().as_bytes(), occurrence.as_bytes()]));
     let (occurrence, standing) = (on_route(occurrence, &watch.route), Standing::Seen);
@@ -305,18 +323,16 @@ fn request(watch: &Watch, occurrence: OccurrenceId, log: &WireLog) -> Result<New
 }
 
 /// The dead letter of a log that says that it is of the event, and is not.
-fn undecoded(watch: &Watch, occurrence: OccurrenceId, log: &WireLog, reason: &str) -> NewRequest {
+fn undecoded(watch: &Watch, occurrence: OccurrenceId, log: &WireLog, by: &str, reason: &str) -> NewRequest {
     let body = json!({"topics": log.topics, "data": log.data});
     let reason = format!("a log of transaction {} cannot be a request: {reason}", log.transaction_hash);
-    let payload = payload_of(watch, log, "log", body);
+    let payload = payload_of(watch, by, "log", body);
     flawed(&watch.route, on_route(occurrence, &watch.route), payload, &reason)
 }
 
-fn payload_of(watch: &Watch, log: &WireLog, what: &str, body: Value) -> Payload {
-    let (event, address) = (&watch.event, log.address.to_string());
-    Payload::json(
-        json!({"event": event.name(), "signature": event.signature(), "address": address, what: body}).to_string(),
-    )
+fn payload_of(watch: &Watch, by: &str, what: &str, body: Value) -> Payload {
+    let event = &watch.event;
+    Payload::json(json!({"event": event.name(), "signature": event.signature(), "address": by, what: body}).to_string())
 }
 
 /// One log may make requests on several routes.
@@ -360,7 +376,7 @@ impl BlockSource for EvmSource {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
-    use alloy::primitives::{Address, Bytes};
+    use alloy::primitives::Bytes;
     use roundtrip::inbox::{FieldPath, Identity};
 
     use super::*;

@@ -21,7 +21,7 @@ const GAS: u64 = 200_000;
 const ACCOUNTS: usize = 20;
 const ETHER: u64 = 1_000;
 /// How many blocks are asked for their logs at once, by whoever checks.
-const RANGE: u64 = 500;
+const RANGE: usize = 500;
 
 /// A signed transaction, and the account whose next one it was.
 #[derive(Clone)]
@@ -166,8 +166,8 @@ impl Sky for AnvilSky {
     async fn canonical(&self) -> Canonical {
         let newest = self.node.block_number().await.unwrap();
         let mut found = Vec::new();
-        for from in (0..=newest).step_by(RANGE as usize) {
-            let [from, to] = [from, from + RANGE - 1].map(|height| U64::from(height.min(newest)));
+        for from in (0..=newest).step_by(RANGE) {
+            let [from, to] = [from, from + RANGE as u64 - 1].map(|height| U64::from(height.min(newest)));
             let filter = json!({"address": SPEAKER, "fromBlock": from, "toBlock": to});
             let logs: Vec<Log> = self.client.request("eth_getLogs", (filter,)).await.unwrap();
             let number = |log: &Log| U256::from_be_bytes(log.topics()[1].0).to::<u64>();
