@@ -191,6 +191,7 @@ impl FakeNode {
         }
         match method {
             "eth_chainId" => Ok(json!(U64::from(moods.chain_id.unwrap_or(self.chain_id)))),
+            "eth_blockNumber" => Ok(json!(U64::from(self.chain.head().saturating_sub(moods.lag)))),
             "eth_getBlockByNumber" => Ok(self.block(&moods, &params[0])),
             "eth_getLogs" => self.logs(&moods, &params[0]),
             "eth_getBlockReceipts" if moods.no_receipts => Err((-32000, "not now".into())),
