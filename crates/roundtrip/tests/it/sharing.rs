@@ -126,8 +126,14 @@ pub(crate) async fn batches_on_their_way_are_done_once_although_a_stranger_came_
         let stranger = other.apply_one(Admit { cursor: None, requests: requests(base + 100..=base + 100) });
         admitted += 3 + new(stranger.await.unwrap());
         let admit = |from, to| one.apply_one(Admit { cursor: None, requests: requests(base + from..=base + to) });
-        let (first, second, third) = tokio::join!(admit(100, 179), admit(140, 219), admit(200, 249));
-        admitted += new(first.unwrap()) + new(second.unwrap()) + new(third.unwrap());
+        // Few and many are sent in different ways.
+        for (from, few) in [(100, 8), (150, 80)] {
+            let (first, second, third) =
+                tokio::join!(admit(from, from + few), admit(from + 5, from + few + 5), admit(from + 9, from + few + 9));
+            admitted += new(first.unwrap()) + new(second.unwrap()) + new(third.unwrap());
+            let stranger = other.apply_one(Admit { cursor: None, requests: requests(base + 150..=base + 150) });
+            admitted += new(stranger.await.unwrap());
+        }
         let (taken, more) = tokio::join!(one.apply_one(Lease { claim: ClaimId(base), ..lease(64) }), admit(250, 259));
         let Outcome::Applied(Effect::Leased(grants)) = taken.unwrap() else { panic!("not leased") };
         admitted += new(more.unwrap());
@@ -136,9 +142,18 @@ pub(crate) async fn batches_on_their_way_are_done_once_although_a_stranger_came_
         let (these, those) = tokio::join!(one.apply(these.to_vec()), one.apply(those.to_vec()));
         assert!(these.unwrap().iter().chain(&those.unwrap()).all(Outcome::holds));
     }
-    assert_eq!(admitted, 6 * 163);
+    assert_eq!(admitted, 6 * (3 + 18 + 90 + 10));
     let counts = other.counts().await.unwrap();
     assert_eq!(counts.iter().map(|count| count.requests).sum::<u64>(), admitted as u64);
+    let mut last = None;
+    while let page = other.journal(last.map_or(1, |last| last + 1), 1000).await.unwrap()
+        && !page.entries.is_empty()
+    {
+        for entry in page.entries {
+            assert_eq!(entry.position, last.map_or(entry.position, |last| last + 1), "no gap");
+            last = Some(entry.position);
+        }
+    }
 }
 
 pub(crate) async fn a_lane_has_one_owner_among_processes(Two { clock, one, other }: Two) {

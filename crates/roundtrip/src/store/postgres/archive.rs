@@ -308,7 +308,7 @@ impl Keeper for PostgresKeeper {
             self.wire.run(BEGIN_COPY).await?;
             self.has_mark = true;
         }
-        let mut calls = write::writes(changes, epoch.unwrap_or(0))?;
+        let mut calls = write::writes(changes, epoch.unwrap_or(0), 0)?;
         calls.extend(epoch.map(|epoch| Call::new(PUT_EPOCH, vec![param(int(epoch))])));
         calls.push(Call::new(PUT_MARK, vec![param(mark.to_vec())]));
         self.wire.send("BEGIN", calls, "COMMIT").await.map(drop)

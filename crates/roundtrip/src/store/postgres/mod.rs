@@ -42,7 +42,7 @@ use fetch::Desk;
 use hints::Bells;
 use tls::{Dial, Tls};
 use wire::{Answers, Call, PgError, Wire, int, param, time, uint};
-use write::Expected;
+use write::{Expected, Tick};
 
 use super::disk::{Fixture, HighWater};
 use super::loan::{self, Changes as Rows, Damaged, First, FixtureRows, Known, Numbers, Shelf, Sight, Ticked, decode};
@@ -63,10 +63,10 @@ const SCHEMA: &str = "roundtrip";
 
 const LOCK_NUMBERS: &str = "
 SELECT epoch, seq, entry, receipt, item, grp, journal_floor, fixtures,
-       (extract(epoch FROM clock_timestamp()) * 1000)::bigint, tick, needs FROM numbers FOR UPDATE";
+       (extract(epoch FROM clock_timestamp()) * 1000)::bigint, tick, needs, mark FROM numbers FOR UPDATE";
 const NUMBERS: &str = "
 SELECT epoch, seq, entry, receipt, item, grp, journal_floor, fixtures,
-       (extract(epoch FROM clock_timestamp()) * 1000)::bigint, tick, needs FROM numbers";
+       (extract(epoch FROM clock_timestamp()) * 1000)::bigint, tick, needs, mark FROM numbers";
 const FIXTURES: &str = "SELECT record FROM fixture WHERE version > $1";
 /// Later than every epoch before, and the time: a restored backup repeats none. Whoever goes by
 /// what it knows of the numbers learns of it.
@@ -135,7 +135,7 @@ impl Writer {
 /// are on their way: if one of them fails, those after it do too.
 #[derive(Default)]
 struct Seen {
-    tick: i64,
+    tick: Tick,
     version: i64,
     fixtures: FixtureRows,
     shelf: Shelf,
@@ -152,9 +152,11 @@ impl Seen {
 }
 
 impl Seen {
-    /// Keeps in mind what a tick at these numbers leaves.
-    fn note(&mut self, ticked: &Ticked, changes: &Rows<'_>, numbers: Numbers) {
-        self.tick += i64::from(!changes.is_empty());
+    /// Keeps in mind what this tick, at these numbers, leaves if it writes something.
+    fn note(&mut self, tick: Tick, ticked: &Ticked, changes: &Rows<'_>, numbers: Numbers) {
+        if !changes.is_empty() {
+            self.tick = tick;
+        }
         if let Some(new) = changes.fixtures {
             self.version = int(numbers.fixtures + 1);
             self.fixtures.extend(new.iter().map(|(key, fixture)| (key.clone(), fixture.clone())));
@@ -258,7 +260,8 @@ impl PostgresStore {
         let sight = Sight { epoch, tokens: 0, numbers, fixtures: &seen.fixtures };
         let ticked = loan::shorten_leases(wire, self.options, &sight).await?;
         let changes = ticked.changes()?;
-        wire.send("", write::writes(&changes, numbers.newest_epoch)?, "COMMIT").await?;
+        let mark = seen.tick.next().mark;
+        wire.send("", write::writes(&changes, numbers.newest_epoch, mark)?, "COMMIT").await?;
         Ok(epoch)
     }
 
@@ -304,10 +307,11 @@ impl PostgresStore {
         };
         *tokens = ticked.tokens();
         let changes = ticked.changes()?;
-        let (tick, turn, wrote, is_sure) = (seen.tick, *turn, !changes.is_empty(), assumed.is_empty());
+        let (tick, next, turn) = (seen.tick, seen.tick.next(), *turn);
+        let (wrote, is_sure) = (!changes.is_empty(), assumed.is_empty());
         let expected = Expected { tick, now: self.server.clock.is_none().then_some(guess.now), assumed };
         let calls = match wrote {
-            true => write::writes_if(&expected, &changes, guess.newest_epoch)?,
+            true => write::writes_if(&expected, &changes, guess.newest_epoch, next.mark)?,
             false => vec![Call::new(NUMBERS, Vec::new())],
         };
         let Some(flight) = self.launch(&mut wire, calls, wrote).await? else {
@@ -316,7 +320,7 @@ impl PostgresStore {
             return Ok(None);
         };
         *place = Some(wire);
-        seen.note(&ticked, &changes, guess);
+        seen.note(next, &ticked, &changes, guess);
         let news = self.news(&ticked, &changes, &seen.fixtures);
         drop(writer);
         let holds = match flight.land().await {
@@ -401,8 +405,9 @@ impl PostgresStore {
         // What wrote nothing has nothing to be synced.
         let wrote = !changes.is_empty();
         let end = if wrote { "COMMIT" } else { "ROLLBACK" };
-        wire.send("", write::writes(&changes, numbers.newest_epoch)?, end).await?;
-        writer.seen.note(&ticked, &changes, numbers);
+        let next = writer.seen.tick.next();
+        wire.send("", write::writes(&changes, numbers.newest_epoch, next.mark)?, end).await?;
+        writer.seen.note(next, &ticked, &changes, numbers);
         let news = self.news(&ticked, &changes, &writer.seen.fixtures);
         Ok(self.tell(ticked, wrote, news))
     }
@@ -519,8 +524,8 @@ impl Server {
         Ok(())
     }
 
-    /// The numbers, and how many ticks have written something.
-    fn numbers(&self, answers: &[Vec<Row>]) -> Result<(Numbers, i64), PgError> {
+    /// The numbers, and the last tick that wrote something.
+    fn numbers(&self, answers: &[Vec<Row>]) -> Result<(Numbers, Tick), PgError> {
         let row = answers.first().and_then(|rows| rows.first());
         let row = row.ok_or_else(|| Damaged::new("numbers", "no row"))?;
         let (needs, known) = (row.try_get(10)?, migrate::KNOWN);
@@ -532,7 +537,8 @@ impl Server {
             HighWater { seq: number(1)?, entry: number(2)?, receipt: number(3)?, item: number(4)?, group: number(5)? };
         let now = self.time(row.try_get(8)?);
         let (newest_epoch, journal_floor, fixtures) = (number(0)?, number(6)?, number(7)?);
-        Ok((Numbers { newest_epoch, high, journal_floor, fixtures, now }, row.try_get(9)?))
+        let tick = Tick { number: row.try_get(9)?, mark: row.try_get(11)? };
+        Ok((Numbers { newest_epoch, high, journal_floor, fixtures, now }, tick))
     }
 }
 

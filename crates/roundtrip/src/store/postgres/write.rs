@@ -19,8 +19,8 @@ WITH counts AS (
     FROM unnest($8::integer[], $9::smallint[], $10::bigint[]) d(route, state, change)
     WHERE c.route = d.route AND c.state = d.state)
 UPDATE numbers SET tick = tick + 1, seq = $1, entry = $2, receipt = $3, item = $4, grp = $5, journal_floor = $6,
-                   fixtures = $7";
-/// The same, if the last tick was this one, the time is about what it was taken to be, and none
+                   fixtures = $7, mark = $11";
+/// The same, if the last tick was this one and left this mark, the time is about what it was taken to be, and none
 /// of what was taken to be absent is there. If it is otherwise, no tick is a number, and the
 /// commit fails. The row of `numbers` is locked before those of `counted`, as everywhere.
 const PUT_NUMBERS_IF: &str = "
@@ -29,13 +29,13 @@ WITH counts AS (
     FROM unnest($8::integer[], $9::smallint[], $10::bigint[]) d(route, state, change)
     WHERE c.route = d.route AND c.state = d.state)
 UPDATE numbers SET seq = $1, entry = $2, receipt = $3, item = $4, grp = $5, journal_floor = $6, fixtures = $7,
-    tick = CASE WHEN tick = $11
-        AND coalesce(abs((extract(epoch FROM clock_timestamp()) * 1000)::bigint - $12) <= $13, true)
-        AND NOT EXISTS (SELECT FROM unnest($14::bytea[]) n(id) JOIN live USING (id))
-        AND NOT EXISTS (SELECT FROM unnest($14::bytea[]) n(id) JOIN ended USING (id))
-        AND NOT EXISTS (SELECT FROM unnest($15::bytea[]) n(occurrence) JOIN live USING (occurrence))
-        AND NOT EXISTS (SELECT FROM unnest($15::bytea[]) n(occurrence) JOIN shown USING (occurrence))
-        AND NOT EXISTS (SELECT FROM unnest($15::bytea[]) n(occurrence) JOIN seen USING (occurrence))
+    mark = $11, tick = CASE WHEN tick = $12 AND mark = $13
+        AND coalesce(abs((extract(epoch FROM clock_timestamp()) * 1000)::bigint - $14) <= $15, true)
+        AND NOT EXISTS (SELECT FROM unnest($16::bytea[]) n(id) JOIN live USING (id))
+        AND NOT EXISTS (SELECT FROM unnest($16::bytea[]) n(id) JOIN ended USING (id))
+        AND NOT EXISTS (SELECT FROM unnest($17::bytea[]) n(occurrence) JOIN live USING (occurrence))
+        AND NOT EXISTS (SELECT FROM unnest($17::bytea[]) n(occurrence) JOIN shown USING (occurrence))
+        AND NOT EXISTS (SELECT FROM unnest($17::bytea[]) n(occurrence) JOIN seen USING (occurrence))
         THEN tick + 1 END
 RETURNING (extract(epoch FROM clock_timestamp()) * 1000)::bigint";
 const PUT_FIXTURES: &str = "
@@ -143,20 +143,35 @@ const JOURNAL_ROW_MAX: usize = 24;
 /// must not write what it had worked out before.
 const LATE_MAX_MS: i64 = 5000;
 
+/// A tick that wrote something.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Tick {
+    pub(super) number: i64,
+    /// What no other tick leaves: of two that were meant to be the same in number, this tells which it was.
+    pub(super) mark: i64,
+}
+
+impl Tick {
+    /// The one after this.
+    pub(super) fn next(self) -> Tick {
+        Tick { number: self.number + 1, mark: fastrand::i64(..) }
+    }
+}
+
 /// What a tick that looked at nothing takes to be so.
 pub(super) struct Expected {
     /// The last tick.
-    pub(super) tick: i64,
+    pub(super) tick: Tick,
     /// The server's time, if that is the time.
     pub(super) now: Option<UnixMs>,
     pub(super) assumed: Assumed,
 }
 
-/// The statements that write these changes; none, if there are none.
-pub(super) fn writes<'a>(changes: &'a Changes<'_>, newest_epoch: u64) -> Result<Vec<Call<'a>>, Damaged> {
+/// The statements that write these changes, with the mark of their tick; none, if there are none.
+pub(super) fn writes<'a>(changes: &'a Changes<'_>, newest_epoch: u64, mark: i64) -> Result<Vec<Call<'a>>, Damaged> {
     let mut calls = write_rows(changes, newest_epoch)?;
     if let Some(numbers) = &changes.numbers {
-        calls.push(Call::new(PUT_NUMBERS, number_columns(numbers, changes)));
+        calls.push(Call::new(PUT_NUMBERS, number_columns(numbers, changes, mark)));
     }
     Ok(calls)
 }
@@ -166,11 +181,13 @@ pub(super) fn writes_if<'a>(
     expected: &'a Expected,
     changes: &'a Changes<'_>,
     newest_epoch: u64,
+    mark: i64,
 ) -> Result<Vec<Call<'a>>, Damaged> {
     let Some(numbers) = &changes.numbers else { return Ok(Vec::new()) };
-    let mut params = number_columns(numbers, changes);
+    let mut params = number_columns(numbers, changes, mark);
     params.extend([
-        param(expected.tick),
+        param(expected.tick.number),
+        param(expected.tick.mark),
         param(expected.now.map(time)),
         param(LATE_MAX_MS),
         column(&expected.assumed.ids, |id| &id.0[..]),
@@ -181,7 +198,7 @@ pub(super) fn writes_if<'a>(
     Ok(calls)
 }
 
-fn number_columns<'a>(numbers: &NewNumbers, changes: &'a Changes<'_>) -> Vec<Param<'a>> {
+fn number_columns<'a>(numbers: &NewNumbers, changes: &'a Changes<'_>, mark: i64) -> Vec<Param<'a>> {
     let high = numbers.high;
     let numbers = [high.seq, high.entry, high.receipt, high.item, high.group, numbers.journal_floor, numbers.fixtures];
     let counts = [
@@ -189,7 +206,7 @@ fn number_columns<'a>(numbers: &NewNumbers, changes: &'a Changes<'_>) -> Vec<Par
         column(changes.counts.keys(), |(_, state)| *state as i16),
         column(changes.counts.values(), |change| *change),
     ];
-    numbers.into_iter().map(|number| param(int(number))).chain(counts).collect()
+    numbers.into_iter().map(|number| param(int(number))).chain(counts).chain([param(mark)]).collect()
 }
 
 /// All but the numbers.

@@ -6,6 +6,7 @@ use super::ask::{Arguments, bytes, list, number};
 use super::flight::{Certain, Heard, Known, Mode};
 use super::link::{Commit, LinkError};
 use super::put::Brought;
+use super::server::new_tag;
 use super::{LATE_MAX, RedisStore, Writer, Written, hints};
 use crate::store::loan::{Assumed, Changes, Damaged, Sight, Ticked};
 use crate::store::op::{Op, Outcome};
@@ -18,6 +19,8 @@ const SCRIPT_ROWS_MAX: usize = 32;
 struct Done<'a> {
     process: &'a str,
     epoch: u64,
+    /// By which this commit is told from every other.
+    tag: u64,
     /// The last commit of this process.
     sent: Certain,
     known: &'a Known,
@@ -117,14 +120,15 @@ impl RedisStore {
         if changes.is_empty() && !assumed.is_empty() || !changes.gone_groups.is_empty() {
             return Ok(None);
         }
-        let done = Done { process, epoch, sent, known, ticked: &ticked, assumed: &assumed };
+        let tag = new_tag();
+        let done = Done { process, epoch, tag, sent, known, ticked: &ticked, assumed: &assumed };
         let Some(launched) = self.launch(&done, &changes).await? else {
             writer.forget();
             return Ok(None);
         };
         match changes.is_empty() {
             true => writer.known = Some(known.clone()),
-            false => writer.note(known.clone(), &Written { ticked: &ticked, changes: &changes, epoch, alone: true }),
+            false => writer.note(known.clone(), &Written { ticked: &ticked, changes: &changes, tag, alone: true }),
         }
         drop(changes);
         Ok(Some((ticked, launched)))
@@ -144,7 +148,7 @@ impl RedisStore {
         if said_done(link.watch(&self.server.commit, &arguments).await?)?.is_none() {
             return Ok(None);
         }
-        let mut commands = self.server.commands(done.known, changes, &Brought::default(), done.epoch)?;
+        let mut commands = self.server.commands(done.known, changes, &Brought::default(), done.tag)?;
         commands.extend([self.server.publish(done.ticked, done.epoch), redis::cmd("TIME")]);
         Ok(Some(Launched::Commit(link.launch(&commands).await?)))
     }
@@ -168,7 +172,7 @@ impl RedisStore {
         };
         arguments.push(&self.server.channel);
         arguments.push(hints::message(done.ticked.touched(), done.epoch));
-        for command in self.server.rows(done.known, changes, &Brought::default(), done.epoch)? {
+        for command in self.server.rows(done.known, changes, &Brought::default(), done.tag)? {
             arguments.push(command.name);
             arguments.push_number(command.key as usize);
             arguments.push_counted(&command.arguments);

@@ -47,7 +47,7 @@ use place::Place;
 pub use project::ProjectionHealth;
 use project::Showing;
 use put::Brought;
-use server::{Server, new_run};
+use server::{Server, new_run, new_tag};
 
 pub(super) use archive::contents;
 
@@ -140,7 +140,8 @@ struct Done<'a> {
 struct Written<'a> {
     ticked: &'a Ticked,
     changes: &'a Rows<'a>,
-    epoch: u64,
+    /// By which it is told from every other commit.
+    tag: u64,
     /// Whether nobody else seems to tick.
     alone: bool,
 }
@@ -400,7 +401,8 @@ impl RedisStore {
             writer.known = Some(known);
             return Ok(());
         }
-        let commands = self.commands(&known, &done)?;
+        let tag = new_tag();
+        let commands = self.commands(&known, &done, tag)?;
         // Whoever was stopped for long has a time that is long past.
         if known.heard.is_older_than(LATE_MAX) {
             return Err(LinkError::Moved);
@@ -410,8 +412,8 @@ impl RedisStore {
         // Before the time there is what was shown.
         self.showing.heed(answers.drain(answers.len().saturating_sub(done.shown.len())..));
         let alone = !done.has_turn && !done.must && self.showing.is_empty();
-        self.confirm(Certain { version: known.version + 1, tag: done.epoch }, heard);
-        writer.note(known, &Written { ticked: done.ticked, changes, epoch: done.epoch, alone });
+        self.confirm(Certain { version: known.version + 1, tag }, heard);
+        writer.note(known, &Written { ticked: done.ticked, changes, tag, alone });
         Ok(())
     }
 
@@ -434,8 +436,8 @@ impl RedisStore {
     }
 
     /// The commands of a commit. The last tells the time, and those before it show.
-    fn commands(&self, known: &Known, done: &Done<'_>) -> Result<Vec<Cmd>, Damaged> {
-        let mut commands = self.server.commands(known, &done.changes, &done.brought, done.epoch)?;
+    fn commands(&self, known: &Known, done: &Done<'_>, tag: u64) -> Result<Vec<Cmd>, Damaged> {
+        let mut commands = self.server.commands(known, &done.changes, &done.brought, tag)?;
         commands.push(self.server.publish(done.ticked, done.epoch));
         commands.extend(done.shown.iter().cloned());
         commands.push(redis::cmd("TIME"));
@@ -479,7 +481,7 @@ impl RedisStore {
 impl Writer {
     /// Keeps in mind where the store stands after a commit.
     fn note(&mut self, mut known: Known, written: &Written<'_>) {
-        let Written { ticked, changes, epoch, alone } = written;
+        let Written { ticked, changes, tag, alone } = written;
         if *alone {
             if self.shelf_version != known.version {
                 self.shelf = Shelf::default();
@@ -488,7 +490,7 @@ impl Writer {
             self.shelf_version = known.version + 1;
         }
         known.step(changes);
-        self.sent = Some(Certain { version: known.version, tag: *epoch });
+        self.sent = Some(Certain { version: known.version, tag: *tag });
         self.run.clone_from(&known.run);
         if let Some(rows) = changes.fixtures {
             known.fixtures.extend(rows.iter().map(|(key, fixture)| (key.clone(), fixture.clone())));

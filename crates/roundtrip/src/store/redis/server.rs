@@ -107,11 +107,11 @@ impl Server {
         known: &Known,
         changes: &Changes<'_>,
         brought: &Brought,
-        epoch: u64,
+        tag: u64,
     ) -> Result<Vec<Command>, Damaged> {
         let mut commands = vec![
             Command { name: "HSET", key: Key::Numbers, arguments: numbers(known, changes) },
-            Command { name: "HSET", key: Key::Lineage, arguments: lineage(known.version + 1, epoch) },
+            Command { name: "HSET", key: Key::Lineage, arguments: lineage(known.version + 1, tag) },
         ];
         commands.extend(put::put(changes, brought, known.numbers.newest_epoch)?);
         Ok(commands)
@@ -158,6 +158,12 @@ impl Server {
     }
 }
 
+/// What tells a commit from all others: two of one process may be meant to be the same version, if
+/// the first of them fails.
+pub(super) fn new_tag() -> u64 {
+    fastrand::u64(..)
+}
+
 /// What tells a new store from all others.
 pub(super) fn new_run() -> String {
     format!("{:016x}{:016x}", fastrand::u64(..), fastrand::u64(..))
@@ -191,7 +197,7 @@ fn numbers(known: &Known, changes: &Changes<'_>) -> Arguments {
     arguments
 }
 
-/// Who wrote a version, as `fetch.lua` compares it.
+/// Which commit made a version, as `fetch.lua` compares it.
 fn lineage(version: u64, tag: u64) -> Arguments {
     let mut arguments = Arguments::default();
     arguments.push_number(version % LINEAGE_MAX);

@@ -3,8 +3,9 @@
 --
 -- Every tick locks the one row of `numbers` first, so ticks of all processes follow each
 -- other: numbers have no gaps, and the journal is in the order of commits. `tick` counts
--- those that wrote something: a process that finds it as it left it knows that nobody else did. `needs` is
--- the oldest version whose processes may work here: one that is older stops at its next tick.
+-- those that wrote something, and `mark` is the last one's own: a process that finds both as it left them, or
+-- as a tick of its own that is on its way will, knows that nobody else did. `needs` is the oldest version
+-- whose processes may work here: one that is older stops at its next tick.
 
 CREATE TABLE numbers (
     one           boolean PRIMARY KEY DEFAULT true CHECK (one),
@@ -17,7 +18,8 @@ CREATE TABLE numbers (
     grp           bigint NOT NULL,
     journal_floor bigint NOT NULL,
     fixtures      bigint NOT NULL,
-    needs         integer NOT NULL DEFAULT 1
+    needs         integer NOT NULL DEFAULT 1,
+    mark          bigint NOT NULL DEFAULT 0
 ) WITH (fillfactor = 10, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
 INSERT INTO numbers VALUES (true, 0, 0, 1, 1, 1, 1, 1, 1, 0);
 
