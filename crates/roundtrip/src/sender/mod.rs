@@ -13,6 +13,8 @@
 //! vanish. Such a slot is filled, with an answer that is ready or with nothing; and a
 //! parcel that is no longer wanted is cancelled by an attempt that only uses its slot up.
 
+mod assign;
+mod broadcast;
 pub mod chain;
 mod decide;
 mod run;

@@ -1,0 +1,290 @@
+//! Ready answers get slots: gaps first, then the next ones; signed, stored, and only then sent.
+
+use futures_util::future::join_all;
+use futures_util::stream::{self, StreamExt};
+
+use super::SignedAttempt;
+use super::broadcast::{BROADCAST_MAX, Outgoing};
+use super::chain::{Cargo, ChainFuture, Unsigned};
+use super::run::{Held, Left, Room, SendOrder, Sender};
+use crate::inbox::StateKind;
+use crate::persist;
+use crate::station::StationError;
+use crate::store::ReadExt;
+use crate::store::op::{Assign, Effect, Fill, Invalid, NewParcel, Outcome, Reject};
+use crate::store::query::{ListFilter, ReadyDelivery};
+use crate::words::{ErrorClass, ErrorNote, LaneName, Nonce, PAGE_MAX, PARCEL_MAX, RequestId, Seq, Token};
+
+/// How many slots of a lane are signed for at once.
+const SIGN_AT_ONCE: usize = 16;
+
+impl Sender {
+    /// Puts ready answers on the free slots of the lanes, on all lanes at once.
+    pub(super) async fn assign_ready(&self, lanes: &mut [Held]) -> Result<Left, StationError> {
+        // A strict order goes by the first lane; the others only have their gaps filled.
+        let strict = self.options.order == SendOrder::Strict;
+        let usable = |(at, lane): (usize, &Held)| match &lane.room {
+            Some(room) if strict && at > 0 => (0, room.gaps.len()),
+            Some(room) => (room.parcels, room.gaps.len()),
+            None => (0, 0),
+        };
+        let per_parcel = self.options.parcel_max.clamp(1, PARCEL_MAX);
+        let free: usize = lanes.iter().enumerate().map(usable).map(|(slots, gaps)| slots + gaps).sum();
+        if free == 0 {
+            return Ok(Left::Nothing);
+        }
+        let oldest_open = match self.options.order {
+            SendOrder::Strict => self.oldest_open().await?,
+            SendOrder::Spread => None,
+        };
+        let mut ready = self.ready((free * per_parcel).min(PAGE_MAX)).await?;
+        ready.retain(|delivery| oldest_open.is_none_or(|open| delivery.seq < open));
+        let mut rest = ready.as_slice();
+        for lane in lanes.iter_mut() {
+            rest = self.fill_gaps(lane, rest, per_parcel).await?;
+        }
+        let slots: Vec<usize> = lanes.iter().enumerate().map(usable).map(|(slots, _)| slots).collect();
+        let open = slots.iter().filter(|slots| **slots > 0).count().max(1);
+        // Shared out evenly, so that one slow lane does not hold up what another could take.
+        let share = rest.len().div_ceil(open).next_multiple_of(per_parcel).max(per_parcel);
+        let mut assigns = Vec::new();
+        for (lane, slots) in lanes.iter_mut().zip(slots) {
+            let (mine, others) = rest.split_at(share.min(slots * per_parcel).min(rest.len()));
+            rest = others;
+            assigns.push(self.assign_all(lane, mine, per_parcel));
+        }
+        let mut assigned = 0;
+        for stored in join_all(assigns).await {
+            assigned += stored?;
+        }
+        // Until nothing is ready, or nothing can be assigned.
+        Ok(if assigned > 0 { Left::Maybe } else { Left::Nothing })
+    }
+
+    /// Fills a lane's gaps, with ready answers as far as there are any and the order lets:
+    /// on a gap they would overtake those above it. Answers what is left of them.
+    async fn fill_gaps<'a>(
+        &self,
+        lane: &mut Held,
+        ready: &'a [ReadyDelivery],
+        per_parcel: usize,
+    ) -> Result<&'a [ReadyDelivery], StationError> {
+        let Some(room) = &mut lane.room else { return Ok(ready) };
+        let (gaps, owner) = (std::mem::take(&mut room.gaps), room.token);
+        room.parcels = room.parcels.saturating_sub(gaps.len());
+        let carries = room.active && self.options.order == SendOrder::Spread;
+        let mut rest = ready;
+        for nonce in gaps {
+            let (mine, others) = rest.split_at(if carries { per_parcel.min(rest.len()) } else { 0 });
+            rest = others;
+            self.fill(lane, owner, nonce, mine).await?;
+        }
+        Ok(rest)
+    }
+
+    /// Signs, stores and only then sends what fills a gap: these answers, or nothing.
+    async fn fill(
+        &self,
+        lane: &mut Held,
+        owner: Token,
+        nonce: Nonce,
+        ready: &[ReadyDelivery],
+    ) -> Result<(), StationError> {
+        let cargo = if ready.is_empty() { Cargo::Nothing(&[]) } else { Cargo::Deliveries(ready) };
+        let signed = self.ask(self.chain.sign(&lane.name, nonce, cargo)).await;
+        if let (Err(Unsigned::Apart(_)), [_, _, ..]) = (&signed, ready) {
+            return Box::pin(self.fill(lane, owner, nonce, &ready[..1])).await;
+        }
+        let Some(attempt) = self.signed(lane, owner, ready, signed).await? else { return Ok(()) };
+        let parcel = NewParcel { deliveries: ids(ready), attempt: attempt.clone() };
+        let fill = Fill { lane: lane.name.clone(), owner, nonce, parcel };
+        let outcome = persist::apply_one(&*self.store, fill).await?;
+        if !self.still_ours(lane, std::slice::from_ref(&outcome)) {
+            return Ok(());
+        }
+        match (outcome, ready) {
+            (Outcome::Invalid(reason), [first, others @ ..]) => {
+                tracing::error!(lane = %lane.name, %reason, "the store can never take what was to fill a gap");
+                if others.is_empty() {
+                    return self.reject(lane, owner, first, never(&reason)).await;
+                }
+                Box::pin(self.fill(lane, owner, nonce, std::slice::from_ref(first))).await
+            }
+            (outcome, _) if outcome.holds() => {
+                tracing::warn!(lane = %lane.name, nonce = nonce.0, answers = ready.len(), "a gap is filled");
+                self.send(lane, vec![Outgoing::first(nonce, attempt)]).await
+            }
+            (outcome, _) => {
+                tracing::debug!(lane = %lane.name, nonce = nonce.0, ?outcome, "a gap was not filled");
+                Ok(())
+            }
+        }
+    }
+
+    /// The signed bytes, or what their absence leads to.
+    async fn signed(
+        &self,
+        lane: &mut Held,
+        owner: Token,
+        ready: &[ReadyDelivery],
+        signed: Result<SignedAttempt, Unsigned>,
+    ) -> Result<Option<SignedAttempt>, StationError> {
+        match (signed, ready) {
+            (Ok(attempt), _) => return Ok(Some(attempt)),
+            (Err(Unsigned::Never(error)), [first, ..]) => self.reject(lane, owner, first, error).await?,
+            (Err(Unsigned::Funds(why)), _) => self.pause(lane, &why).await?,
+            (Err(error), _) => tracing::warn!(lane = %lane.name, %error, "a slot waits for signed bytes"),
+        }
+        Ok(None)
+    }
+
+    /// The oldest request for this destination that has no answer to send yet. Asked for
+    /// before what is ready: an answer that comes in between is then in its place there.
+    async fn oldest_open(&self) -> Result<Option<Seq>, StationError> {
+        let routes = persist::read(|| self.store.routes()).await?;
+        let ours = routes.into_iter().filter(|route| route.policy.destination.as_ref() == Some(&self.destination));
+        let mut oldest: Option<Seq> = None;
+        for route in ours {
+            let states = vec![StateKind::Held, StateKind::Queued, StateKind::Leased, StateKind::Waiting];
+            let filter = ListFilter { route: Some(route.name), states, limit: 1, ..ListFilter::default() };
+            let page = persist::read(|| self.store.list(filter.clone())).await?;
+            oldest = oldest.into_iter().chain(page.requests.first().map(|request| request.seq)).min();
+        }
+        Ok(oldest)
+    }
+
+    async fn ready(&self, limit: usize) -> Result<Vec<ReadyDelivery>, StationError> {
+        Ok(persist::read(|| self.store.ready(self.destination.clone(), limit)).await?)
+    }
+
+    /// Signs for consecutive slots, several at once; answers the parcels up to the first
+    /// that failed, and why it did.
+    async fn sign(
+        &self,
+        lane: &LaneName,
+        first: Nonce,
+        ready: &[ReadyDelivery],
+        per_parcel: usize,
+    ) -> (Vec<NewParcel>, Option<Unsigned>) {
+        let mut calls: Vec<ChainFuture<'_, NewParcel, Unsigned>> = Vec::new();
+        for (deliveries, n) in ready.chunks(per_parcel).zip(0..) {
+            let call = self.chain.sign(lane, first.plus(n), Cargo::Deliveries(deliveries));
+            calls.push(Box::pin(async move {
+                let attempt = self.ask(call).await?;
+                Ok(NewParcel { deliveries: ids(deliveries), attempt })
+            }));
+        }
+        let mut signed = stream::iter(calls).buffered(SIGN_AT_ONCE);
+        let mut parcels = Vec::new();
+        while let Some(one) = signed.next().await {
+            match one {
+                Ok(parcel) => parcels.push(parcel),
+                Err(error) => return (parcels, Some(error)),
+            }
+        }
+        (parcels, None)
+    }
+
+    /// Signs, stores and only then sends these answers on a lane, some at a time: those that
+    /// are stored are on their way while the next are signed. Answers how many parcels were
+    /// stored.
+    async fn assign_all(
+        &self,
+        lane: &mut Held,
+        ready: &[ReadyDelivery],
+        per_parcel: usize,
+    ) -> Result<usize, StationError> {
+        let mut assigned = 0;
+        for some in ready.chunks(BROADCAST_MAX * per_parcel) {
+            let stored = self.assign(lane, some, per_parcel).await?;
+            assigned += stored;
+            let Some(room) = &mut lane.room else { break };
+            if stored < some.len().div_ceil(per_parcel) {
+                // Something is not as it was: the next look shows what.
+                lane.room = None;
+                break;
+            }
+            room.next = room.next.plus(stored as u64);
+            room.parcels = room.parcels.saturating_sub(stored);
+        }
+        Ok(assigned)
+    }
+
+    /// Signs, stores and only then sends these answers on a lane's next slots; answers how
+    /// many parcels were stored.
+    async fn assign(&self, lane: &mut Held, ready: &[ReadyDelivery], per_parcel: usize) -> Result<usize, StationError> {
+        let Some(&Room { next: first, token: owner, .. }) = lane.room.as_ref() else { return Ok(0) };
+        let (parcels, failed) = self.sign(&lane.name, first, ready, per_parcel).await;
+        match failed {
+            Some(Unsigned::Apart(_)) if parcels.is_empty() && ready.len() > 1 => {
+                return Box::pin(self.assign(lane, &ready[..1], 1)).await;
+            }
+            // Those before them go first.
+            Some(Unsigned::Apart(_)) | None => {}
+            Some(error) => {
+                let unsigned = &ready[parcels.len() * per_parcel..];
+                self.signed(lane, owner, unsigned, Err(error)).await?;
+            }
+        }
+        if parcels.is_empty() {
+            return Ok(0);
+        }
+        let assign = Assign { lane: lane.name.clone(), owner, first, parcels: parcels.clone() };
+        let outcome = persist::apply_one(&*self.store, assign).await?;
+        if !self.still_ours(lane, std::slice::from_ref(&outcome)) {
+            return Ok(0);
+        }
+        let stored = match outcome {
+            Outcome::Applied(Effect::Assigned(stored, _)) | Outcome::Duplicate(Effect::Assigned(stored, _)) => stored,
+            Outcome::Invalid(reason) => return self.never_assigned(lane, owner, ready, &reason).await,
+            outcome => {
+                tracing::debug!(lane = %lane.name, ?outcome, "nothing was assigned");
+                return Ok(0);
+            }
+        };
+        let slots = (0..).map(|n| first.plus(n));
+        let parcels = parcels.into_iter().take(stored).zip(slots);
+        self.send(lane, parcels.map(|(parcel, nonce)| Outgoing::first(nonce, parcel.attempt)).collect()).await?;
+        Ok(stored)
+    }
+
+    /// The store can never take the first parcel: its first delivery is tried alone, and
+    /// waits for a person if that does not help.
+    async fn never_assigned(
+        &self,
+        lane: &mut Held,
+        owner: Token,
+        ready: &[ReadyDelivery],
+        reason: &Invalid,
+    ) -> Result<usize, StationError> {
+        tracing::error!(lane = %lane.name, %reason, "the store can never take a parcel");
+        match ready {
+            [one] => self.reject(lane, owner, one, never(reason)).await.map(|()| 0),
+            [first, ..] => Box::pin(self.assign(lane, std::slice::from_ref(first), 1)).await,
+            [] => Ok(0),
+        }
+    }
+
+    /// A delivery that can never be sent waits for a person, with its answer.
+    async fn reject(
+        &self,
+        lane: &mut Held,
+        owner: Token,
+        delivery: &ReadyDelivery,
+        error: ErrorNote,
+    ) -> Result<(), StationError> {
+        let op = Reject { lane: lane.name.clone(), owner, id: delivery.id, error };
+        let outcome = persist::apply_one(&*self.store, op).await?;
+        self.still_ours(lane, std::slice::from_ref(&outcome));
+        Ok(())
+    }
+}
+
+fn ids(ready: &[ReadyDelivery]) -> Vec<RequestId> {
+    ready.iter().map(|delivery| delivery.id).collect()
+}
+
+/// The store can never take it.
+fn never(reason: &Invalid) -> ErrorNote {
+    ErrorNote::new(ErrorClass::Fatal, &reason.to_string())
+}
