@@ -20,4 +20,4 @@ pub mod testkit;
 
 pub use listener::{EventSignature, EvmSource, Watch};
 pub use rpc::{Finality, Rpc};
-pub use sender::{ContractCall, EvmChain, EvmChainOptions, Gas};
+pub use sender::{ContractCall, EvmChain, EvmChainOptions, Gas, SignerSource};

@@ -4,8 +4,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use alloy::network::TxSigner;
-use alloy::primitives::{Address, B256, Bytes, Signature, U64, U128, U256};
+use alloy::primitives::{Address, B256, Bytes, U64, U128, U256};
 use roundtrip::sender::chain::{Broadcast, Cargo, Chain, ChainFuture, Reception, Sighting, Unreachable, Unsigned};
 use roundtrip::sender::{AttemptKind, SignedAttempt};
 use roundtrip::store::op::Judgement;
@@ -20,11 +19,9 @@ use super::fees::Fees;
 use super::heads::{Heads, View};
 use super::look::{Counts, Depths, Receipt, sighting};
 use super::reception::{Estimate, estimate, reception};
+use super::signer::LaneSigner;
 use super::transaction::{Draft, FeeKind};
 use crate::rpc::{CallError, Finality, Rpc};
-
-/// What signs a lane's transactions.
-pub type LaneSigner = Arc<dyn TxSigner<Signature> + Send + Sync>;
 
 /// How much gas transactions may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

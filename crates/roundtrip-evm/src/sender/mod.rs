@@ -19,7 +19,9 @@ mod fees;
 mod heads;
 mod look;
 mod reception;
+mod signer;
 mod transaction;
 
 pub use call::{BadFunction, Call, Calls, ContractCall};
-pub use chain::{EvmChain, EvmChainOptions, Gas, LaneSigner};
+pub use chain::{EvmChain, EvmChainOptions, Gas};
+pub use signer::{Environment, LaneSigner, Secret, SecretSource, SignerError, SignerSource, SignerUrl};

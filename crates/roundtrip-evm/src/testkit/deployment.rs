@@ -127,9 +127,14 @@ impl Deployment {
 
     /// The sender's view of the chain.
     pub fn chain(&self) -> Result<EvmChain, Failed> {
+        self.chain_of(self.lanes.iter().map(|signer| Arc::new(signer.clone()) as LaneSigner).collect())
+    }
+
+    /// The same, with others who sign for the lanes.
+    pub fn chain_of(&self, lanes: Vec<LaneSigner>) -> Result<EvmChain, Failed> {
         let mut signers: BTreeMap<LaneName, LaneSigner> = BTreeMap::new();
-        for (name, signer) in self.lane_names().iter().zip(&self.lanes) {
-            signers.insert(LaneName::new(name)?, Arc::new(signer.clone()));
+        for (name, signer) in self.lane_names().iter().zip(lanes) {
+            signers.insert(LaneName::new(name)?, signer);
         }
         let options = EvmChainOptions {
             finality: Finality::Depth(self.final_depth),

@@ -9,5 +9,6 @@ pub mod devchain;
 pub mod fakenode;
 pub mod node;
 pub mod proxy;
+pub mod signer;
 pub mod speaker;
 pub mod submitter;
