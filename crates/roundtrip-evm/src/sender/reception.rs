@@ -7,7 +7,7 @@ use roundtrip::sender::chain::{Reception, Unreachable};
 use crate::rpc::CallError;
 
 /// What an answer means.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Meaning {
     Taken,
     TooCheap,
@@ -16,37 +16,81 @@ enum Meaning {
     MaybeSent,
 }
 
-/// Parts of nodes' answers in lower case, the first that is found decides. What a
-/// contract says when it reverts may quote any other line, so it comes first.
-const WORDS: &[(&str, Meaning)] = &[
-    ("revert", Meaning::MaybeSent),
-    ("unknown transaction", Meaning::MaybeSent),
-    ("already known", Meaning::Taken),
-    ("alreadyknown", Meaning::Taken),
-    ("known transaction", Meaning::Taken),
-    ("already imported", Meaning::Taken),
-    ("nonce too low", Meaning::Taken),
-    ("nonce is too low", Meaning::Taken),
-    ("oldnonce", Meaning::Taken),
-    ("underpriced", Meaning::TooCheap),
-    ("replacementnotallowed", Meaning::TooCheap),
-    ("feetoolow", Meaning::TooCheap),
-    ("fee too low", Meaning::TooCheap),
-    ("max fee per gas less than block base fee", Meaning::TooCheap),
-    ("too low for the next block, which has a baseFeePerGas", Meaning::TooCheap),
-    ("insufficient funds", Meaning::Funds),
-    ("insufficientfunds", Meaning::Funds),
-    ("doesn't have enough funds", Meaning::Funds),
-    ("intrinsic gas too low", Meaning::Rejected),
-    ("gas limit is below intrinsic gas", Meaning::Rejected),
-    ("transaction requires at least", Meaning::Rejected),
-    ("exceeds block gas limit", Meaning::Rejected),
-    ("invalid chain id", Meaning::Rejected),
-    ("invalid sender", Meaning::Rejected),
-    ("invalid signature", Meaning::Rejected),
-    ("oversized data", Meaning::Rejected),
-    ("transaction type not supported", Meaning::Rejected),
+/// One wording: which client says it (others may too), a part of it in lower case, and what
+/// it means.
+struct Wording(&'static str, &'static str, Meaning);
+
+/// The first that is part of an answer decides. What a contract says when it reverts may
+/// quote any other line, so it comes first.
+///
+/// What a node has no room for, or does not want to pay for, it may want later, or another
+/// node may: none of that is here.
+#[rustfmt::skip]
+const WORDINGS: &[Wording] = &[
+    Wording("any", "revert", Meaning::MaybeSent),
+    Wording("any", "unknown transaction", Meaning::MaybeSent),
+    Wording("hardhat", "nonce too high", Meaning::MaybeSent),
+    Wording("geth", "already known", Meaning::Taken),
+    Wording("geth", "known transaction", Meaning::Taken),
+    Wording("geth", "nonce too low", Meaning::Taken),
+    Wording("nethermind", "alreadyknown", Meaning::Taken),
+    Wording("nethermind", "oldnonce", Meaning::Taken),
+    Wording("nethermind", "ownnoncealreadyused", Meaning::Taken),
+    Wording("erigon", "existing tx with same hash", Meaning::Taken),
+    Wording("anvil", "already imported", Meaning::Taken),
+    Wording("parity", "nonce is too low", Meaning::Taken),
+    Wording("geth", "underpriced", Meaning::TooCheap),
+    Wording("geth", "max fee per gas less than block base fee", Meaning::TooCheap),
+    Wording("nethermind", "feetoolow", Meaning::TooCheap),
+    Wording("nethermind", "replacementnotallowed", Meaning::TooCheap),
+    Wording("erigon", "fee too low", Meaning::TooCheap),
+    Wording("erigon", "could not replace existing tx", Meaning::TooCheap),
+    Wording("besu", "gas price below configured minimum gas price", Meaning::TooCheap),
+    Wording("besu", "gas price below current base fee", Meaning::TooCheap),
+    Wording("hardhat", "too low for the next block, which has a basefeepergas", Meaning::TooCheap),
+    Wording("arbitrum", "gas price too low", Meaning::TooCheap),
+    Wording("geth", "insufficient funds", Meaning::Funds),
+    Wording("geth", "insufficient balance for transfer", Meaning::Funds),
+    Wording("geth", "transaction would cause overdraft", Meaning::Funds),
+    Wording("nethermind", "insufficientfunds", Meaning::Funds),
+    Wording("besu", "upfront cost exceeds account balance", Meaning::Funds),
+    Wording("hardhat", "doesn't have enough funds", Meaning::Funds),
+    Wording("arbitrum", "not enough funds for gas", Meaning::Funds),
+    Wording("geth", "intrinsic gas too low", Meaning::Rejected),
+    Wording("geth", "insufficient gas for floor data gas cost", Meaning::Rejected),
+    Wording("geth", "exceeds block gas limit", Meaning::Rejected),
+    Wording("geth", "transaction gas limit too high", Meaning::Rejected),
+    Wording("geth", "max priority fee per gas higher than max fee per gas", Meaning::Rejected),
+    Wording("geth", "invalid sender", Meaning::Rejected),
+    Wording("geth", "invalid chain id", Meaning::Rejected),
+    Wording("geth", "oversized data", Meaning::Rejected),
+    Wording("geth", "transaction type not supported", Meaning::Rejected),
+    Wording("nethermind", "gas limit is below intrinsic gas", Meaning::Rejected),
+    Wording("nethermind", "gaslimitexceeded", Meaning::Rejected),
+    Wording("nethermind", "failedtoresolvesender", Meaning::Rejected),
+    Wording("nethermind", "invalidtxsignature", Meaning::Rejected),
+    Wording("nethermind", "invalidtxchainid", Meaning::Rejected),
+    Wording("erigon", "intrinsicgas", Meaning::Rejected),
+    Wording("erigon", "rlptoolong", Meaning::Rejected),
+    Wording("besu", "intrinsic gas exceeds gas limit", Meaning::Rejected),
+    Wording("besu", "invalid signature", Meaning::Rejected),
+    Wording("besu", "wrong chain", Meaning::Rejected),
+    Wording("besu", "max priority fee per gas exceeds max fee per gas", Meaning::Rejected),
+    Wording("anvil", "intrinsic gas too high", Meaning::Rejected),
+    Wording("hardhat", "transaction requires at least", Meaning::Rejected),
+    Wording("hardhat", "exceeds transaction gas cap", Meaning::Rejected),
+    Wording("hardhat", "with an invalid chainid", Meaning::Rejected),
 ];
+
+/// What these words mean.
+fn meaning(message: &str) -> Meaning {
+    let lower = message.to_lowercase();
+    let Some(Wording(client, _, meaning)) = WORDINGS.iter().find(|Wording(_, words, _)| lower.contains(words)) else {
+        return Meaning::MaybeSent;
+    };
+    tracing::debug!(message, ?meaning, wording_of = client, "what a node said to a broadcast");
+    *meaning
+}
 
 /// What an answer to a broadcast means.
 pub(super) fn reception<T>(answer: Result<T, CallError>) -> Result<Reception, Unreachable> {
@@ -55,9 +99,7 @@ pub(super) fn reception<T>(answer: Result<T, CallError>) -> Result<Reception, Un
         Err(CallError::Refused { message, .. }) => message,
         Err(CallError::NoAnswer(why)) => return Err(Unreachable(why)),
     };
-    let lower = message.to_lowercase();
-    let meaning = WORDS.iter().find(|(words, _)| lower.contains(&words.to_lowercase()));
-    match meaning.map_or(Meaning::MaybeSent, |(_, meaning)| *meaning) {
+    match meaning(&message) {
         Meaning::Taken => Ok(Reception::Taken),
         Meaning::TooCheap => Ok(Reception::TooCheap),
         Meaning::Funds => Ok(Reception::Funds(message)),
@@ -87,8 +129,12 @@ const ESTIMATE_WORDS: &[(&str, Estimate)] = &[
     ("stack underflow", Estimate::Refused),
     ("invalid jump", Estimate::Refused),
     ("insufficient funds", Estimate::Funds),
+    ("insufficient balance for transfer", Estimate::Funds),
+    ("insufficient sender balance", Estimate::Funds),
     ("insufficientfunds", Estimate::Funds),
+    ("upfront cost exceeds account balance", Estimate::Funds),
     ("doesn't have enough funds", Estimate::Funds),
+    ("not enough funds for gas", Estimate::Funds),
 ];
 
 /// What a refusal to estimate means.
@@ -121,49 +167,195 @@ mod tests {
 
     #[test]
     fn answers_mean_what_nodes_mean_by_them() {
-        let taken = || Ok(Reception::Taken);
-        let cheap = || Ok(Reception::TooCheap);
-        let funds = |text: &str| Ok(Reception::Funds(text.into()));
-        let rejected = |text: &str| Ok(Reception::Rejected(text.into()));
-        let maybe = |text: &str| Err(Unreachable(text.into()));
-        type Meant<'a> = &'a dyn Fn(&str) -> Result<Reception, Unreachable>;
-        let cases: &[(&str, Meant<'_>)] = &[
-            // geth
-            ("already known", &|_| taken()),
-            ("nonce too low: next nonce 5, tx nonce 4", &|_| taken()),
-            ("replacement transaction underpriced", &|_| cheap()),
-            ("transaction underpriced: gas tip cap 0, minimum needed 1", &|_| cheap()),
-            ("insufficient funds for gas * price + value: balance 0, tx cost 1", &funds),
-            ("intrinsic gas too low: gas 20000, minimum needed 21000", &rejected),
-            ("exceeds block gas limit", &rejected),
-            ("tx fee (2.00 ether) exceeds the configured cap (1.00 ether)", &maybe),
-            ("txpool is full", &maybe),
-            // anvil
-            ("transaction already imported", &|_| taken()),
-            ("max fee per gas less than block base fee", &|_| cheap()),
-            ("Insufficient funds for gas * price + value", &funds),
-            ("invalid chain id for signer", &rejected),
-            // hardhat
-            ("Known transaction: 0xabc", &|_| taken()),
-            ("Nonce too low. Expected nonce to be 3 but got 2.", &|_| taken()),
-            ("Replacement transaction underpriced. A gasPrice/maxFeePerGas of at least 11 is necessary", &|_| cheap()),
-            ("Nonce too high. Expected nonce to be 3 but got 9.", &maybe),
-            // nethermind
-            ("AlreadyKnown", &|_| taken()),
-            ("OldNonce, Current nonce: 5, nonce of rejected tx: 4", &|_| taken()),
-            ("FeeTooLowToCompete", &|_| cheap()),
-            ("InsufficientFunds, Balance is 0", &funds),
-            // what quotes others, and what nobody has heard of
-            ("execution reverted: nonce too low", &maybe),
-            ("unknown transaction 0xabc", &maybe),
-            ("header not found", &maybe),
-            ("", &maybe),
+        use Meaning::{Funds, MaybeSent, Rejected, Taken, TooCheap};
+        let cases: &[(&str, &[(&str, Meaning)])] = &[
+            (
+                "geth",
+                &[
+                    ("already known", Taken),
+                    ("known transaction: 0x7f657507", Taken),
+                    ("nonce too low: next nonce 5, tx nonce 4", Taken),
+                    ("replacement transaction underpriced: new tx gas fee cap 10 <= 10 queued", TooCheap),
+                    ("transaction underpriced: gas tip cap 0, minimum needed 1", TooCheap),
+                    ("max fee per gas less than block base fee: address 0x1, maxFeePerGas: 1, baseFee: 2", TooCheap),
+                    ("insufficient funds for gas * price + value: balance 0, tx cost 1, overshot 1", Funds),
+                    ("intrinsic gas too low: gas 20000, minimum needed 21000", Rejected),
+                    ("insufficient gas for floor data gas cost: gas 21000, minimum needed 22000", Rejected),
+                    ("exceeds block gas limit", Rejected),
+                    ("transaction gas limit too high (cap: 16777216, tx: 20000000)", Rejected),
+                    ("oversized data: transaction size 200000, limit 131072", Rejected),
+                    ("invalid sender", Rejected),
+                    ("transaction type not supported", Rejected),
+                    ("max priority fee per gas higher than max fee per gas", Rejected),
+                    ("tx fee (2.00 ether) exceeds the configured cap (1.00 ether)", MaybeSent),
+                    ("txpool is full", MaybeSent),
+                    ("account limit exceeded: pooled 16 txs", MaybeSent),
+                    ("in-flight transaction limit reached for delegated accounts", MaybeSent),
+                    ("future transaction tries to replace pending", MaybeSent),
+                    ("nonce too high", MaybeSent),
+                ],
+            ),
+            (
+                "reth",
+                &[
+                    ("already known", Taken),
+                    ("nonce too low: next nonce 8, tx nonce 7", Taken),
+                    ("replacement transaction underpriced", TooCheap),
+                    ("transaction underpriced", TooCheap),
+                    ("max fee per gas less than block base fee", TooCheap),
+                    ("insufficient funds for gas * price + value: have 1 want 2", Funds),
+                    ("exceeds block gas limit", Rejected),
+                    ("intrinsic gas too low", Rejected),
+                    ("invalid chain ID", Rejected),
+                    ("oversized data", Rejected),
+                    ("txpool is full", MaybeSent),
+                ],
+            ),
+            (
+                "nethermind",
+                &[
+                    ("AlreadyKnown", Taken),
+                    ("OldNonce, Current nonce: 5, nonce of rejected tx: 4", Taken),
+                    ("OwnNonceAlreadyUsed", Taken),
+                    ("FeeTooLow, MaxFeePerGas too low. MaxFeePerGas: 50, BaseFee: 100", TooCheap),
+                    ("FeeTooLowToCompete", TooCheap),
+                    ("ReplacementNotAllowed", TooCheap),
+                    ("InsufficientFunds, Balance is 0 less than sending value + gas 1", Funds),
+                    ("GasLimitExceeded, Gas limit: 30000000, gas limit of rejected tx: 40000000", Rejected),
+                    ("FailedToResolveSender", Rejected),
+                    ("Invalid, InvalidTxSignature: Signature is invalid.", Rejected),
+                    ("Invalid, InvalidTxChainId: Expected 1, got 2.", Rejected),
+                    ("Invalid, intrinsic gas too low", Rejected),
+                    ("NonceGap, Future nonce. Expected nonce: 10", MaybeSent),
+                    ("Int256Overflow", MaybeSent),
+                ],
+            ),
+            (
+                "erigon",
+                &[
+                    ("already known", Taken),
+                    ("existing tx with same hash", Taken),
+                    ("nonce too low", Taken),
+                    ("underpriced", TooCheap),
+                    ("fee too low", TooCheap),
+                    ("could not replace existing tx", TooCheap),
+                    ("insufficient funds", Funds),
+                    ("IntrinsicGas", Rejected),
+                    ("RLPTooLong", Rejected),
+                    ("invalid sender", Rejected),
+                    ("pending sub-pool is full", MaybeSent),
+                    ("spammer", MaybeSent),
+                ],
+            ),
+            (
+                "besu",
+                &[
+                    ("Known transaction", Taken),
+                    ("Nonce too low", Taken),
+                    ("Replacement transaction underpriced", TooCheap),
+                    ("Gas price below configured minimum gas price", TooCheap),
+                    ("Gas price below current base fee", TooCheap),
+                    ("Upfront cost exceeds account balance", Funds),
+                    ("Invalid signature", Rejected),
+                    ("Intrinsic gas exceeds gas limit", Rejected),
+                    ("Transaction gas limit exceeds block gas limit", Rejected),
+                    ("Wrong chainId", Rejected),
+                    ("Wrong Chain ID in transaction signature", Rejected),
+                    ("Nonce too high", MaybeSent),
+                    ("Transaction nonce is too distant from current sender nonce", MaybeSent),
+                    ("Transaction fee cap exceeded", MaybeSent),
+                    ("Sender account not authorized to send transactions", MaybeSent),
+                    ("Initial sync is still in progress", MaybeSent),
+                ],
+            ),
+            (
+                "anvil",
+                &[
+                    ("transaction already imported", Taken),
+                    ("nonce too low", Taken),
+                    ("replacement transaction underpriced", TooCheap),
+                    ("max fee per gas less than block base fee", TooCheap),
+                    ("Insufficient funds for gas * price + value", Funds),
+                    ("intrinsic gas too low", Rejected),
+                    ("intrinsic gas too high -- tx.gas_limit > env.block.gas_limit", Rejected),
+                    ("invalid chain id for signer", Rejected),
+                ],
+            ),
+            (
+                "hardhat",
+                &[
+                    ("Known transaction: 0xabc", Taken),
+                    ("Nonce too low. Expected nonce to be 3 but got 2.", Taken),
+                    (
+                        "Replacement transaction underpriced. A gasPrice/maxFeePerGas of at least 11 is necessary",
+                        TooCheap,
+                    ),
+                    (
+                        "Transaction maxFeePerGas (1) is too low for the next block, which has a baseFeePerGas of 2",
+                        TooCheap,
+                    ),
+                    ("Sender doesn't have enough funds to send tx. The max upfront cost is: 2", Funds),
+                    ("Transaction requires at least 21000 gas but got 20000", Rejected),
+                    ("Transaction gas limit is 40000000 and exceeds block gas limit of 30000000", Rejected),
+                    ("Transaction gas limit is 40000000 and exceeds transaction gas cap of 16777216", Rejected),
+                    (
+                        "Trying to send a raw transaction with an invalid chainId. The expected chainId is 31337",
+                        Rejected,
+                    ),
+                    ("Nonce too high. Expected nonce to be 3 but got 9.", MaybeSent),
+                ],
+            ),
+            (
+                "arbitrum",
+                &[
+                    ("nonce too low: address 0x336394A3219e71D9d9bd18201d34E95C1Bb7122C, tx: 8089 state: 8090", Taken),
+                    ("max fee per gas less than block base fee: address 0x1, maxFeePerGas: 1 baseFee: 2", TooCheap),
+                    ("gas price too low", TooCheap),
+                    ("insufficient funds for gas * price + value: address 0x1 have 1 want 2", Funds),
+                    ("not enough funds for gas", Funds),
+                    ("intrinsic gas too low: have 20000, want 21000", Rejected),
+                    ("nonce too high: address 0x1, tx: 9 state: 8", MaybeSent),
+                    ("sequencer pending tx pool full, please try again", MaybeSent),
+                    ("queue full", MaybeSent),
+                ],
+            ),
+            (
+                "anybody",
+                &[
+                    ("execution reverted: nonce too low", MaybeSent),
+                    ("unknown transaction 0xabc", MaybeSent),
+                    ("header not found", MaybeSent),
+                    ("rate limit exceeded", MaybeSent),
+                    ("", MaybeSent),
+                ],
+            ),
         ];
-        for (message, meant) in cases {
-            let refused = CallError::Refused { code: -32000, message: (*message).into(), revert: None };
-            assert_eq!(reception::<()>(Err(refused)), meant(message), "{message}");
+        for (client, wordings) in cases {
+            for (message, meant) in *wordings {
+                assert_eq!(meaning(message), *meant, "{client}: {message}");
+            }
         }
-        assert_eq!(reception(Ok("0xabc")), taken());
-        assert_eq!(reception::<()>(Err(CallError::NoAnswer("429".into()))), maybe("429"));
+    }
+
+    #[test]
+    fn no_row_is_hidden_by_another_that_means_something_else() {
+        for Wording(client, words, meant) in WORDINGS {
+            assert_eq!(*words, words.to_lowercase(), "{client}");
+            assert_eq!(meaning(words), *meant, "{client}: {words}");
+        }
+    }
+
+    #[test]
+    fn what_a_node_says_becomes_a_reception() {
+        let refused = |message: &str| {
+            reception::<()>(Err(CallError::Refused { code: -32000, message: message.into(), revert: None }))
+        };
+        assert_eq!(reception(Ok("0xabc")), Ok(Reception::Taken));
+        assert_eq!(refused("already known"), Ok(Reception::Taken));
+        assert_eq!(refused("underpriced"), Ok(Reception::TooCheap));
+        assert_eq!(refused("insufficient funds"), Ok(Reception::Funds("insufficient funds".into())));
+        assert_eq!(refused("invalid sender"), Ok(Reception::Rejected("invalid sender".into())));
+        assert_eq!(refused("txpool is full"), Err(Unreachable("txpool is full".into())));
+        assert_eq!(reception::<()>(Err(CallError::NoAnswer("429".into()))), Err(Unreachable("429".into())));
     }
 }
