@@ -12,6 +12,8 @@
 //! whatever it remembers between two calls saves calls and can be lost at any time.
 
 pub mod abi;
+mod endpoint;
+mod health;
 pub mod listener;
 pub mod rpc;
 pub mod sender;

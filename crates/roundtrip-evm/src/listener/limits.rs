@@ -9,7 +9,7 @@ use crate::rpc::CallError;
 
 /// What a node that showed no logs means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Meaning {
+pub(crate) enum Meaning {
     /// So many blocks are too many for it.
     TooWide {
         /// How many it would take, if it says.
@@ -112,7 +112,7 @@ const TOO_WIDE: [(&str, Names); 34] = [
 ];
 
 /// What it means that a range of logs was not shown.
-pub(super) fn meaning(error: &CallError) -> Meaning {
+pub(crate) fn meaning(error: &CallError) -> Meaning {
     let (text, refused) = match error {
         CallError::Refused { code: PRUNED_CODE, .. } => return Meaning::Pruned,
         CallError::Refused { message, .. } => (message.to_lowercase(), true),

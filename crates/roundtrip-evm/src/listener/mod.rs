@@ -18,8 +18,7 @@
 //! is a dead letter with its reason; the rest goes on.
 
 mod event;
-mod health;
-mod limits;
+pub(crate) mod limits;
 mod live;
 mod logs;
 mod mempool;

@@ -11,46 +11,18 @@ use roundtrip::listener::Tips;
 use roundtrip::words::Height;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use tokio::sync::OnceCell;
-use tokio::time::Instant;
 
-use super::health::{Failing, Health};
 use super::limits::{Meaning, Span, may_be_cut_off, meaning};
 use super::logs::{WireLog, by_block, explains, linked};
 use super::watch::{Watch, filter, may_show};
+use crate::endpoint::Endpoint;
 use crate::rpc::{CallError, Finality, Header, Rpc};
 
-/// A node, how wide a range it takes, and how well it did lately.
+/// A node, and how wide a range it takes.
 #[derive(Debug)]
 pub(super) struct Node {
-    pub(super) rpc: Rpc,
+    pub(super) endpoint: Endpoint,
     span: Mutex<Span>,
-    health: Mutex<Health>,
-    /// Which chain it is on, once it has said so.
-    chain_id: OnceCell<u64>,
-}
-
-/// Why a node is of no use.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum NodeError {
-    /// It has no answer.
-    #[error("{node}: {error}")]
-    Call {
-        /// Which node.
-        node: String,
-        /// Why.
-        error: CallError,
-    },
-    /// It is on another chain.
-    #[error("{node} is on chain {found}, not on {wanted}: correct its URL, or the chain's number")]
-    OtherChain {
-        /// Which node.
-        node: String,
-        /// Its chain.
-        found: u64,
-        /// The chain that is wanted.
-        wanted: u64,
-    },
 }
 
 /// A block and its logs; some that nobody watches may be among them.
@@ -58,61 +30,13 @@ pub(super) type ReadBlock = (Header, Vec<WireLog>);
 
 impl Node {
     pub(super) fn new(rpc: Rpc) -> Node {
-        let health = Mutex::new(Health::good(Instant::now()));
-        Node { rpc, span: Mutex::new(Span::ANY), health, chain_id: OnceCell::new() }
-    }
-
-    /// How well it did lately.
-    pub(super) fn health(&self) -> Health {
-        *self.health.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Holds an answer in its favour, or the lack of one against it.
-    pub(super) fn judge<T>(&self, answer: &Result<T, NodeError>) {
-        let failing = match answer {
-            Ok(_) => None,
-            Err(NodeError::Call { error, .. }) if meaning(error) == Meaning::Busy => Some(Failing::Busy),
-            Err(NodeError::Call { .. }) => Some(Failing::Silent),
-            Err(NodeError::OtherChain { .. }) => Some(Failing::Lying),
-        };
-        if let Err(error) = answer {
-            tracing::debug!(node = self.rpc.name(), %error, "a node has no answer");
-        }
-        let mut health = self.health.lock().unwrap_or_else(PoisonError::into_inner);
-        match failing {
-            Some(failing) => health.failed(Instant::now(), failing),
-            None => health.answered(Instant::now()),
-        }
-    }
-
-    /// It showed what others say is not so.
-    pub(super) fn astray(&self) {
-        tracing::error!(
-            node = self.rpc.name(),
-            "a node shows something else than the others: check whether it is in order"
-        );
-        self.health.lock().unwrap_or_else(PoisonError::into_inner).failed(Instant::now(), Failing::Lying);
-    }
-
-    /// Refuses a node of another chain; asked once.
-    pub(super) async fn on_chain(&self, wanted: u64) -> Result<(), NodeError> {
-        let found = self.chain_id.get_or_try_init(|| self.rpc.chain_id()).await;
-        let found = *found.map_err(|error| self.failed(error))?;
-        if found == wanted {
-            return Ok(());
-        }
-        Err(NodeError::OtherChain { node: self.rpc.name().to_owned(), found, wanted })
-    }
-
-    /// Says whose error it is.
-    pub(super) fn failed(&self, error: CallError) -> NodeError {
-        NodeError::Call { node: self.rpc.name().to_owned(), error }
+        Node { endpoint: Endpoint::new(rpc), span: Mutex::new(Span::ANY) }
     }
 
     /// How far it has come.
     pub(super) async fn look(&self, finality: Finality) -> Result<Tips, CallError> {
-        let head = self.rpc.head().await?;
-        let finalized = self.rpc.finalized(&head, finality).await?;
+        let head = self.endpoint.rpc.head().await?;
+        let finalized = self.endpoint.rpc.finalized(&head, finality).await?;
         Ok(Tips { head: head.at, finalized: finalized.at, time: head.time })
     }
 
@@ -124,7 +48,7 @@ impl Node {
         watches: &[Watch],
     ) -> Result<Vec<ReadBlock>, CallError> {
         let mut read = Vec::new();
-        for header in linked(self.rpc.headers(from, to).await?) {
+        for header in linked(self.endpoint.rpc.headers(from, to).await?) {
             let may_show = may_show(&header.bloom, watches);
             let logs = if may_show { self.block_logs(&header).await? } else { Vec::new() };
             read.push((header, logs));
@@ -141,7 +65,7 @@ impl Node {
         loop {
             let asked = self.span(|span| span.of(wanted));
             let to = Height(from.0.saturating_add(asked - 1));
-            let (headers, logs) = tokio::join!(self.rpc.headers(from, to), self.logs(from, to, watches));
+            let (headers, logs) = tokio::join!(self.endpoint.rpc.headers(from, to), self.logs(from, to, watches));
             let headers = linked(headers?);
             if headers.is_empty() {
                 return Err(no_block(from));
@@ -170,7 +94,7 @@ impl Node {
     async fn logs(&self, from: Height, to: Height, watches: &[Watch]) -> Result<(Vec<WireLog>, Header), CallError> {
         let [first, last] = [from, to].map(|height| U64::from(height.0));
         let range = filter(json!({"fromBlock": first, "toBlock": last}), watches);
-        let (logs, header) = self.rpc.with_block("eth_getLogs", [range], to).await;
+        let (logs, header) = self.endpoint.rpc.with_block("eth_getLogs", [range], to).await;
         let logs = logs?;
         match header? {
             Some(header) => Ok((logs, header)),
@@ -234,7 +158,7 @@ impl Node {
 
     async fn receipts(&self, header: &Header) -> Result<Vec<WireReceipt>, CallError> {
         let number = U64::from(header.at.height.0);
-        let receipts: Option<Vec<WireReceipt>> = match self.rpc.call("eth_getBlockReceipts", [number]).await {
+        let receipts: Option<Vec<WireReceipt>> = match self.endpoint.rpc.call("eth_getBlockReceipts", [number]).await {
             Err(error) if error.is_unknown_method() => return self.receipts_one_by_one(number).await,
             answer => answer?,
         };
@@ -243,11 +167,11 @@ impl Node {
 
     /// Where a node does not show receipts by the block.
     async fn receipts_one_by_one(&self, number: U64) -> Result<Vec<WireReceipt>, CallError> {
-        let block: Option<WireBlock> = self.rpc.call("eth_getBlockByNumber", (number, false)).await?;
+        let block: Option<WireBlock> = self.endpoint.rpc.call("eth_getBlockByNumber", (number, false)).await?;
         let block = block.ok_or_else(|| CallError::NoAnswer("a block that was there is not".into()))?;
         let params: Vec<Value> = block.transactions.iter().map(|hash| json!([hash])).collect();
         let mut receipts = Vec::with_capacity(params.len());
-        for receipt in self.rpc.calls::<_, Option<WireReceipt>>("eth_getTransactionReceipt", &params).await {
+        for receipt in self.endpoint.rpc.calls::<_, Option<WireReceipt>>("eth_getTransactionReceipt", &params).await {
             receipts.push(receipt?.ok_or_else(|| CallError::NoAnswer("a transaction without a receipt".into()))?);
         }
         Ok(receipts)

@@ -73,16 +73,16 @@ pub(super) async fn probe(
     from: Height,
     watches: &[Watch],
 ) -> Vec<Trouble> {
-    let name = || node.rpc.name().to_owned();
-    if let Err(error) = node.on_chain(chain_id).await {
+    let name = || node.endpoint.rpc.name().to_owned();
+    if let Err(error) = node.endpoint.on_chain(chain_id).await {
         return vec![Trouble::NoUse { node: name(), why: error.to_string() }];
     }
-    let head = match node.rpc.head().await {
+    let head = match node.endpoint.rpc.head().await {
         Ok(head) => head,
-        Err(error) => return vec![Trouble::NoUse { node: name(), why: node.failed(error).to_string() }],
+        Err(error) => return vec![Trouble::NoUse { node: name(), why: node.endpoint.failed(error).to_string() }],
     };
     let mut troubles = Vec::new();
-    if let Err(error) = node.rpc.finalized(&head, finality).await {
+    if let Err(error) = node.endpoint.rpc.finalized(&head, finality).await {
         troubles.push(Trouble::NoFinality { node: name(), finality, why: error.to_string() });
     }
     // The block after the newest is there as soon as it is.

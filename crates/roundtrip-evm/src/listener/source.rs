@@ -14,15 +14,14 @@ use roundtrip::listener::{
 use roundtrip::store::op::NewRequest;
 use roundtrip::words::{Height, OccurrenceId, Payload, RequestId, RouteName};
 use serde_json::{Value, json};
-use tokio::time::Instant;
 
-use super::health::{Health, order};
 use super::live::Live;
 use super::logs::{Occurrences, WireLog};
-use super::node::{Node, NodeError, ReadBlock};
+use super::node::{Node, ReadBlock};
 use super::probe::{Trouble, probe};
 use super::quorum::{agreed, agreed_blocks, reached_by};
 use super::watch::{Shows, Watch};
+use crate::endpoint::{NodeError, by_health};
 use crate::rpc::{BadUrl, CallError, Finality, Header, Rpc};
 
 /// A chain whose events are requests, over JSON-RPC.
@@ -118,17 +117,16 @@ impl EvmSource {
 
     /// The nodes, those first that did well lately.
     fn in_order(&self) -> Vec<&Arc<Node>> {
-        let healths: Vec<Health> = self.nodes.iter().map(|node| node.health()).collect();
-        order(&healths, Instant::now()).into_iter().map(|at| &self.nodes[at]).collect()
+        by_health(self.nodes.iter().map(|node| &node.endpoint)).into_iter().map(|at| &self.nodes[at]).collect()
     }
 
     /// One node's answer, which is held for or against it.
     async fn one<'a, T>(&self, node: &'a Node, asked: impl Fn(&'a Node) -> Asked<'a, T>) -> Result<T, NodeError> {
-        let answer = match node.on_chain(self.chain_id).await {
-            Ok(()) => asked(node).await.map_err(|error| node.failed(error)),
+        let answer = match node.endpoint.on_chain(self.chain_id).await {
+            Ok(()) => asked(node).await.map_err(|error| node.endpoint.failed(error)),
             Err(error) => Err(error),
         };
-        node.judge(&answer);
+        node.endpoint.judge(&answer);
         answer
     }
 
@@ -179,7 +177,7 @@ impl EvmSource {
     async fn common(&self, heights: Vec<u64>) -> Result<Header, SourceError> {
         let disagree = || SourceError::Unreachable("too few nodes agree on the newest block".to_owned());
         let height = reached_by(heights, self.quorum).ok_or_else(disagree)?;
-        let headers = self.all(|node| Box::pin(node.rpc.tagged(json!(U64::from(height))))).await?;
+        let headers = self.all(|node| Box::pin(node.endpoint.rpc.tagged(json!(U64::from(height))))).await?;
         let headers: Vec<Header> = headers.into_iter().filter_map(|(_, header)| header).collect();
         agreed(&headers, self.quorum).ok_or_else(disagree)
     }
@@ -193,7 +191,7 @@ impl EvmSource {
         let (places, answers): (Vec<usize>, Vec<Vec<SourceBlock>>) =
             answers.into_iter().map(|(at, read)| (at, self.blocks_of(read))).unzip();
         let (blocks, astray) = agreed_blocks(&answers, self.quorum);
-        astray.iter().filter_map(|at| self.nodes.get(*places.get(*at)?)).for_each(|node| node.astray());
+        astray.iter().filter_map(|at| self.nodes.get(*places.get(*at)?)).for_each(|node| node.endpoint.astray());
         match blocks.is_empty() {
             true => Err(SourceError::Unreachable(format!(
                 "fewer than {} nodes show the same block {}",

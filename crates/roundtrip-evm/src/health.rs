@@ -18,7 +18,7 @@ const PENALTY_MAX: f64 = 64.0;
 
 /// What a node did wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Failing {
+pub(crate) enum Failing {
     /// It asked for patience.
     Busy,
     /// It did not answer, or not with what was asked for.
@@ -39,14 +39,14 @@ impl Failing {
 
 /// How well a node did lately.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Health {
+pub(crate) struct Health {
     penalty: f64,
     at: Instant,
 }
 
 impl Health {
     /// Nothing is known against it.
-    pub(super) fn good(now: Instant) -> Health {
+    pub(crate) fn good(now: Instant) -> Health {
         Health { penalty: 0.0, at: now }
     }
 
@@ -55,18 +55,26 @@ impl Health {
         self.penalty * (-fading).exp2()
     }
 
-    pub(super) fn failed(&mut self, now: Instant, failing: Failing) {
+    pub(crate) fn failed(&mut self, now: Instant, failing: Failing) {
         *self = Health { penalty: (self.penalty(now) + failing.weight()).min(PENALTY_MAX), at: now };
     }
 
+    /// Whether little is held against it.
+    pub(crate) fn is_good(&self, now: Instant) -> bool {
+        self.penalty(now) < HEALTHY_BELOW
+    }
+
     /// A good answer halves what is held against it.
-    pub(super) fn answered(&mut self, now: Instant) {
+    pub(crate) fn answered(&mut self, now: Instant) {
         *self = Health { penalty: self.penalty(now) / 2.0, at: now };
     }
 }
 
+/// A node whose penalty is below this is asked to do what all are to do.
+const HEALTHY_BELOW: f64 = 4.0;
+
 /// The order in which to ask nodes of this health.
-pub(super) fn order(healths: &[Health], now: Instant) -> Vec<usize> {
+pub(crate) fn order(healths: &[Health], now: Instant) -> Vec<usize> {
     let mut order: Vec<usize> = (0..healths.len()).collect();
     // Steps, so that what is all but forgotten changes nothing.
     let steps = |at: &usize| (healths[*at].penalty(now) / STEP).floor();
@@ -94,6 +102,7 @@ mod tests {
         assert_eq!(order(&nodes, after(45)), [1, 0, 2]);
         assert_eq!(order(&nodes, after(61)), [0, 1, 2]);
         assert!(nodes[2].penalty(after(61)) > 1.0);
+        assert!(nodes[0].is_good(start) && !nodes[2].is_good(start) && nodes[2].is_good(after(90)));
         assert_eq!(order(&[nodes[2], nodes[0]], after(61)), [1, 0]);
         assert_eq!(order(&[nodes[2], nodes[0]], after(400)), [0, 1]);
     }
