@@ -6,7 +6,7 @@
 
 use alloy::dyn_abi::{DynSolType, DynSolValue};
 use alloy::hex;
-use alloy::json_abi::Param;
+use alloy::json_abi::{JsonAbi, Param};
 use serde_json::{Map, Value};
 
 /// Why JSON is not what a contract wants.
@@ -18,9 +18,16 @@ pub struct Mismatch {
 }
 
 impl Mismatch {
-    fn new(at: &str, why: impl Into<String>) -> Mismatch {
+    pub(crate) fn new(at: &str, why: impl Into<String>) -> Mismatch {
         Mismatch { at: if at.is_empty() { "the value".to_owned() } else { at.to_owned() }, why: why.into() }
     }
+}
+
+/// An ABI, alone or in an artifact of a compiler.
+pub(crate) fn read(json: &str) -> serde_json::Result<JsonAbi> {
+    let document: Value = serde_json::from_str(json)?;
+    let abi = document.get("abi").unwrap_or(&document);
+    serde_json::from_value(abi.clone())
 }
 
 /// A value as JSON; `fields` name the parts of a tuple.
@@ -80,12 +87,13 @@ fn parts_of(at: &str, params: &[Param], json: &Value) -> Result<Vec<DynSolValue>
     params.iter().enumerate().map(|(n, param)| part(n, param)).collect()
 }
 
-fn type_of(at: &str, param: &Param) -> Result<DynSolType, Mismatch> {
+pub(crate) fn type_of(at: &str, param: &Param) -> Result<DynSolType, Mismatch> {
     use alloy::dyn_abi::Specifier;
     param.resolve().map_err(|error| Mismatch::new(at, error.to_string()))
 }
 
-fn value_of(at: &str, wanted: &DynSolType, fields: &[Param], json: &Value) -> Result<DynSolValue, Mismatch> {
+/// One value; `fields` name the parts of a tuple.
+pub(crate) fn value_of(at: &str, wanted: &DynSolType, fields: &[Param], json: &Value) -> Result<DynSolValue, Mismatch> {
     let text =
         |text: &str| wanted.coerce_str(text).map_err(|error| Mismatch::new(at, format!("not {wanted}: {error}")));
     let items = |inner: &DynSolType, items: &[Value]| -> Result<Vec<DynSolValue>, Mismatch> {

@@ -7,7 +7,7 @@
 use std::fmt;
 
 use alloy::dyn_abi::{DecodedEvent, DynSolEvent, DynSolType, DynSolValue, Specifier};
-use alloy::json_abi::{Event, EventParam, JsonAbi, Param};
+use alloy::json_abi::{Event, EventParam, Param};
 use alloy::primitives::{B256, LogData, keccak256};
 use serde_json::{Map, Value, json};
 
@@ -94,10 +94,7 @@ impl EventSignature {
     /// Finds an event in an ABI, or in an artifact of a compiler: by its name, or, where
     /// several have the same, by name and types, such as `Requested(uint256,bytes)`.
     pub fn from_abi(json: &str, wanted: &str) -> Result<EventSignature, AbiError> {
-        let document: Value = serde_json::from_str(json).map_err(|error| AbiError::NotAnAbi(error.to_string()))?;
-        let abi = document.get("abi").unwrap_or(&document);
-        let abi: JsonAbi =
-            serde_json::from_value(abi.clone()).map_err(|error| AbiError::NotAnAbi(error.to_string()))?;
+        let abi = abi::read(json).map_err(|error| AbiError::NotAnAbi(error.to_string()))?;
         let there = abi.events().map(Event::signature).collect();
         let is_wanted = |event: &&Event| event.name == wanted || event.signature() == wanted;
         let found: Vec<&Event> = abi.events().filter(is_wanted).collect();
@@ -178,6 +175,34 @@ impl EventSignature {
         }
     }
 
+    /// What a field of the requests that it makes is, by its path; `None` for those that a
+    /// contract has no type for, an error if there is no such field.
+    pub(crate) fn field(&self, path: &str) -> Result<Option<DynSolType>, String> {
+        let missing = || format!("requests of {} have no {path}", self.signature());
+        let mut parts = path.split('/').skip(1);
+        let input = match (parts.next(), parts.next()) {
+            (None, _) | (Some("args" | "log"), None) => return Ok(None),
+            (Some("address"), None) => return Ok(Some(DynSolType::Address)),
+            (Some("event" | "signature"), None) => return Ok(Some(DynSolType::String)),
+            (Some("args"), Some(name)) => {
+                let at = self.names.iter().position(|known| known == name).ok_or_else(missing)?;
+                &self.event.inputs[at]
+            }
+            _ => return Err(missing()),
+        };
+        let kind = input.resolve().map_err(|error| error.to_string())?;
+        let rest: Vec<&str> = parts.collect();
+        if input.indexed && is_hashed(&kind) {
+            // Only its hash is in the log.
+            return match rest[..] {
+                [] => Ok(None),
+                ["hash"] => Ok(Some(DynSolType::FixedBytes(32))),
+                _ => Err(missing()),
+            };
+        }
+        part_of(&kind, &input.components, &rest).map(Some).ok_or_else(missing)
+    }
+
     /// The place among the topics, and the topics, of an indexed argument that has one of
     /// these values. What is there only as a hash may be given as `{"hash": "0x…"}` too.
     pub(super) fn topics_of(&self, argument: &str, values: &[Value]) -> Result<(usize, Vec<B256>), BadFilter> {
@@ -196,6 +221,23 @@ impl EventSignature {
         let before = self.event.inputs[..at].iter().filter(|input| input.indexed).count();
         let topics: Result<Vec<B256>, String> = values.iter().map(|value| topic_of(input, value)).collect();
         Ok((before + usize::from(self.topic().is_some()), topics.map_err(|why| bad(&why))?))
+    }
+}
+
+/// The type of a part of a value, by the way to it.
+fn part_of(kind: &DynSolType, fields: &[Param], path: &[&str]) -> Option<DynSolType> {
+    let [first, rest @ ..] = path else { return Some(kind.clone()) };
+    match kind {
+        DynSolType::Array(inner) | DynSolType::FixedArray(inner, _) => {
+            first.parse::<usize>().ok()?;
+            part_of(inner, fields, rest)
+        }
+        DynSolType::Tuple(parts) => {
+            let named = fields.iter().position(|field| field.name == *first);
+            let at = named.or_else(|| first.parse().ok())?;
+            part_of(parts.get(at)?, fields.get(at).map_or(&[], |field| &field.components), rest)
+        }
+        _ => None,
     }
 }
 

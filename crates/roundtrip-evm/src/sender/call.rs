@@ -2,14 +2,16 @@
 
 use std::fmt;
 
-use alloy::dyn_abi::{DynSolValue, JsonAbiExt, Specifier};
+use alloy::dyn_abi::{DynSolType, DynSolValue, JsonAbiExt, Specifier};
 use alloy::json_abi::{Function, Param};
 use alloy::primitives::{Address, Bytes, U256};
 use roundtrip::store::query::ReadyDelivery;
-use roundtrip::words::Encoding;
+use roundtrip::words::{Encoding, Payload};
 use serde_json::Value;
 
+use super::arguments::{Asked, Documents, Mapping};
 use crate::abi;
+use crate::listener::EventSignature;
 
 /// A call to a contract.
 #[derive(Clone, PartialEq, Eq)]
@@ -40,6 +42,11 @@ pub trait Calls: Send + Sync + 'static {
     fn contracts(&self) -> Vec<Address> {
         Vec::new()
     }
+
+    /// Whether calls need [`ReadyDelivery::request`], which costs a read for each answer.
+    fn wants_requests(&self) -> bool {
+        false
+    }
 }
 
 impl<F: Fn(&[ReadyDelivery]) -> Result<Call, String> + Send + Sync + 'static> Calls for F {
@@ -50,12 +57,15 @@ impl<F: Fn(&[ReadyDelivery]) -> Result<Call, String> + Send + Sync + 'static> Ca
 
 /// A contract's function, by its human-readable signature, whose arguments the answers are.
 ///
-/// An answer is JSON: an object by the names of the parameters, or an array.
+/// An answer is JSON: an object by the names of the parameters, or an array; or a mapping
+/// makes the arguments of fields of the request and its answer
+/// ([`ContractCall::with_arguments`]).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ContractCall {
     to: Address,
     function: Function,
     shape: Shape,
+    mapping: Mapping,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,7 +87,12 @@ pub struct BadFunction {
 impl ContractCall {
     /// A function that takes one answer, such as `respond(uint256 id, bytes answer)`.
     pub fn one(to: Address, signature: &str) -> Result<ContractCall, BadFunction> {
-        Ok(ContractCall { to, function: parse(signature)?, shape: Shape::One })
+        Ok(ContractCall {
+            to,
+            function: parse(signature)?,
+            shape: Shape::One,
+            mapping: Mapping::Response(String::new()),
+        })
     }
 
     /// A function that takes many answers, such as `respondMany((uint256, bytes)[] responses)`.
@@ -89,21 +104,70 @@ impl ContractCall {
             let why = "a function for many answers takes one argument, a list".to_owned();
             return Err(BadFunction { text: signature.to_owned(), why });
         }
-        Ok(ContractCall { to, function, shape: Shape::Many })
+        Ok(ContractCall { to, function, shape: Shape::Many, mapping: Mapping::Response(String::new()) })
+    }
+
+    /// The same function, with arguments that are made of fields of the request and its
+    /// answer: texts that begin with `/request/` or `/response/` name them by their paths,
+    /// everything else is constant. For one answer, all parameters by their names, or in their
+    /// order; for many, one element of the list.
+    ///
+    /// ```
+    /// # use roundtrip_evm::ContractCall;
+    /// # use alloy::primitives::Address;
+    /// let respond = ContractCall::one(Address::ZERO, "respond(uint256 id, bytes answer, bool ok)")?;
+    /// respond.with_arguments(&serde_json::json!({
+    ///     "id": "/request/args/id", "answer": "/response/text", "ok": true
+    /// }))?;
+    /// # Ok::<_, Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn with_arguments(mut self, arguments: &Value) -> Result<ContractCall, BadFunction> {
+        self.mapping = Mapping::read(arguments);
+        self.check(None)?;
+        Ok(self)
+    }
+
+    /// The same, with each field of the request that it uses checked: whether requests of this
+    /// event have it, and whether it can fit. A route of several events is checked for each.
+    pub fn asked_by(self, event: &EventSignature) -> Result<ContractCall, BadFunction> {
+        self.check(Some(event))?;
+        Ok(self)
+    }
+
+    fn check(&self, asked: Asked<'_>) -> Result<(), BadFunction> {
+        let checked = match (self.shape, &self.function.inputs[..]) {
+            (Shape::Many, [list]) => abi::type_of("", list).and_then(|list_type| match list_type {
+                DynSolType::Array(inner) => self.mapping.check_value("", &inner, &list.components, asked),
+                _ => Ok(()),
+            }),
+            (_, params) => self.mapping.check(params, asked),
+        };
+        let text = self.function.full_signature();
+        checked.map_err(|error| BadFunction { text, why: error.to_string() })
     }
 
     fn arguments(&self, answers: &[ReadyDelivery]) -> Result<Vec<DynSolValue>, String> {
         let read = |params: &[Param], json: &Value| abi::from_json(params, json).map_err(|error| error.to_string());
         match (self.shape, answers) {
-            (Shape::One, [answer]) => read(&self.function.inputs, &document(answer)?),
+            (Shape::One, [answer]) => read(&self.function.inputs, &self.mapped(answer)?),
             (Shape::One, _) => {
                 Err(format!("{} takes one answer, and a parcel has {}", self.function.name, answers.len()))
             }
             (Shape::Many, answers) => {
-                let list: Result<Vec<Value>, String> = answers.iter().map(document).collect();
+                let list: Result<Vec<Value>, String> = answers.iter().map(|answer| self.mapped(answer)).collect();
                 read(&self.function.inputs, &Value::Array(vec![Value::Array(list?)]))
             }
         }
+    }
+
+    /// What an answer makes of the mapping.
+    fn mapped(&self, answer: &ReadyDelivery) -> Result<Value, String> {
+        let request = match &answer.request {
+            Some(payload) if self.mapping.wants_request() => Some(document("request", payload)?),
+            _ => None,
+        };
+        let response = document("answer", &answer.response)?;
+        self.mapping.fill(&Documents { request: request.as_ref(), response: &response })
     }
 }
 
@@ -116,11 +180,11 @@ fn parse(text: &str) -> Result<Function, BadFunction> {
     Ok(function)
 }
 
-fn document(answer: &ReadyDelivery) -> Result<Value, String> {
-    if answer.response.encoding != Encoding::Json {
-        return Err(format!("the answer is {:?}, not JSON", answer.response.encoding));
+fn document(what: &str, payload: &Payload) -> Result<Value, String> {
+    if payload.encoding != Encoding::Json {
+        return Err(format!("the {what} is {:?}, not JSON", payload.encoding));
     }
-    serde_json::from_slice(&answer.response.bytes).map_err(|error| format!("the answer is no JSON: {error}"))
+    serde_json::from_slice(&payload.bytes).map_err(|error| format!("the {what} is no JSON: {error}"))
 }
 
 impl Calls for ContractCall {
@@ -133,13 +197,18 @@ impl Calls for ContractCall {
     fn contracts(&self) -> Vec<Address> {
         vec![self.to]
     }
+
+    fn wants_requests(&self) -> bool {
+        self.mapping.wants_request()
+    }
 }
 
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
     use alloy::sol_types::SolCall;
-    use roundtrip::words::{Payload, RequestId, RouteName, Seq, Token};
+    use roundtrip::words::{RequestId, RouteName, Seq, Token};
+    use serde_json::json;
 
     use super::*;
 
@@ -158,7 +227,36 @@ mod tests {
             answer: Token { epoch: 0, count: 0 },
             response,
             failure: false,
+            request: None,
         }
+    }
+
+    #[test]
+    fn a_mapping_makes_arguments_of_request_and_answer() {
+        let asked = |text: &'static str, id: u64| ReadyDelivery {
+            request: Some(Payload::json(format!(r#"{{"args": {{"id": "{id}"}}}}"#))),
+            ..answer(Payload::json(text))
+        };
+        let one = ContractCall::one(Address::ZERO, "respond(uint256 id, bytes answer)").unwrap();
+        let one = one.with_arguments(&json!({"id": "/request/args/id", "answer": "/response/text"})).unwrap();
+        assert!(one.wants_requests());
+        let made = one.call(&[asked(r#"{"text": "0x0102"}"#, 9)]).unwrap();
+        assert_eq!(made.data, respondCall { id: U256::from(9), answer: Bytes::from_static(&[1, 2]) }.abi_encode());
+        assert_eq!(one.call(&[asked("{}", 9)]).unwrap_err(), "there is no /response/text");
+        assert_eq!(one.call(&[answer(Payload::json("{}"))]).unwrap_err(), "there is no /response/text");
+
+        let many = ContractCall::many(Address::ZERO, "respondMany((uint256, bytes)[] responses)").unwrap();
+        assert!(!many.wants_requests());
+        let many = many.with_arguments(&json!(["/request/args/id", "/response"])).unwrap();
+        let list = vec![(U256::from(1), Bytes::from_static(&[1])), (U256::from(2), Bytes::from_static(&[2]))];
+        let answers = [asked(r#""0x01""#, 1), asked(r#""0x02""#, 2)];
+        assert_eq!(many.call(&answers).unwrap().data, respondManyCall { responses: list }.abi_encode());
+        let event = |text| EventSignature::parse(text).unwrap();
+        assert!(many.clone().asked_by(&event("Asked(uint256 id)")).is_ok());
+        let error = many.clone().asked_by(&event("Asked(bool id)")).unwrap_err().to_string();
+        assert!(error.contains("/0: uint256 is wanted, and /request/args/id is bool"), "{error}");
+        let error = many.with_arguments(&json!({"id": 1})).unwrap_err().to_string();
+        assert!(error.contains("no such parameter"), "{error}");
     }
 
     #[test]

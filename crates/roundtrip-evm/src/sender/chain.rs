@@ -458,6 +458,10 @@ impl Chain for EvmChain {
         Box::pin(self.seen(lane, parcels))
     }
 
+    fn wants_requests(&self) -> bool {
+        self.calls.wants_requests()
+    }
+
     fn sign<'a>(
         &'a self,
         lane: &'a LaneName,

@@ -12,6 +12,7 @@
 //! everything else means "maybe sent". A slot counts as used by somebody else only when
 //! that transaction itself was found at final depth, never because a receipt is missing.
 
+mod arguments;
 mod call;
 mod chain;
 mod effects;

@@ -243,6 +243,7 @@ mod tests {
             answer: Token { epoch: 1, count: 1 },
             response: Payload::json("{}"),
             failure: false,
+            request: None,
         }
     }
 

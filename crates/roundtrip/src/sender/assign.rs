@@ -12,7 +12,7 @@ use crate::persist;
 use crate::station::StationError;
 use crate::store::ReadExt;
 use crate::store::op::{Assign, Effect, Fill, Invalid, NewParcel, Outcome, Reject};
-use crate::store::query::{ListFilter, ReadyDelivery};
+use crate::store::query::{Found, ListFilter, ReadyDelivery};
 use crate::words::{ErrorClass, ErrorNote, LaneName, Nonce, PAGE_MAX, PARCEL_MAX, RequestId, Seq, Token};
 
 /// How many slots of a lane are signed for at once.
@@ -153,8 +153,26 @@ impl Sender {
         Ok(oldest)
     }
 
+    /// The oldest answers that wait to be sent, with their requests if the chain wants them.
     async fn ready(&self, limit: usize) -> Result<Vec<ReadyDelivery>, StationError> {
-        Ok(persist::read(|| self.store.ready(self.destination.clone(), limit)).await?)
+        if !self.chain.wants_requests() {
+            return Ok(persist::read(|| self.store.ready(self.destination.clone(), limit)).await?);
+        }
+        let limit = limit.min(BROADCAST_MAX);
+        let ready = persist::read(|| self.store.ready(self.destination.clone(), limit)).await?;
+        let asked = ready.iter().map(|delivery| persist::read(|| self.store.get(delivery.id)));
+        let asked: Vec<_> = stream::iter(asked.collect::<Vec<_>>()).buffered(SIGN_AT_ONCE).collect().await;
+        let mut whole = Vec::with_capacity(ready.len());
+        for (delivery, found) in ready.into_iter().zip(asked) {
+            match found? {
+                Some(Found::Live(view, bodies)) if view.revision == delivery.revision => {
+                    whole.push(ReadyDelivery { request: Some(bodies.payload), ..delivery });
+                }
+                // It changed since; those after it wait, for the sake of their order.
+                _ => break,
+            }
+        }
+        Ok(whole)
     }
 
     /// Signs for consecutive slots, several at once; answers the parcels up to the first

@@ -27,6 +27,11 @@ pub trait Chain: Send + Sync + 'static {
     /// its attempts in [`Sighting::mined`] counts as used by somebody else.
     fn look<'a>(&'a self, lane: &'a LaneName, parcels: &'a [ParcelView]) -> ChainFuture<'a, Sighting>;
 
+    /// Whether it needs [`ReadyDelivery::request`] to sign, which costs a read for each answer.
+    fn wants_requests(&self) -> bool {
+        false
+    }
+
     /// Signs what a slot is to carry. Nothing is sent: the bytes are stored first. Several
     /// slots of a lane may be signed at once.
     fn sign<'a>(

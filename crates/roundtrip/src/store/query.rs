@@ -313,6 +313,9 @@ pub struct ReadyDelivery {
     pub response: Payload,
     /// Whether it tells of a failure.
     pub failure: bool,
+    /// What was asked. A store leaves it out; a sender adds it where its chain wants it
+    /// ([`Chain::wants_requests`](crate::sender::chain::Chain::wants_requests)).
+    pub request: Option<Payload>,
 }
 
 /// A route.

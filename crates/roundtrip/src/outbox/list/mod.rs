@@ -167,6 +167,7 @@ mod tests {
             answer: Token { epoch: 1, count: 1 },
             response: Payload::json(r#"{"chain":"near"}"#),
             failure: false,
+            request: None,
         };
         assert_eq!(sink("responses:{response/chain}").unwrap().target(&delivery), "responses:near");
         assert_eq!(sink("{route}:{response/other}").unwrap().target(&delivery), "", "nobody's");

@@ -212,6 +212,7 @@ impl Machine {
                 answer: answer.token,
                 response,
                 failure: answer.failure,
+                request: None,
             })
         };
         let deliveries = ready.range(from..).take(limit.min(PAGE_MAX)).filter_map(delivery);
