@@ -4,23 +4,26 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use alloy::primitives::{Address, B256, Bytes, U64, U128, U256};
-use roundtrip::sender::chain::{Broadcast, Cargo, Chain, ChainFuture, Reception, Sighting, Unreachable, Unsigned};
-use roundtrip::sender::{AttemptKind, SignedAttempt};
+use alloy::primitives::{Address, B256, Bytes, U64, U256};
+use roundtrip::sender::SignedAttempt;
+use roundtrip::sender::chain::{Broadcast, Cargo, Chain, ChainFuture, Sighting, Unreachable, Unsigned};
 use roundtrip::store::op::Judgement;
-use roundtrip::store::query::{ParcelView, ReadyDelivery};
+use roundtrip::store::query::ParcelView;
 use roundtrip::words::{AttemptHash, ErrorClass, ErrorNote, Height, LaneName, Nonce, Position};
 use serde::Deserialize;
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
-use super::call::{Call, Calls};
+use super::call::Calls;
 use super::effects::Effects;
-use super::fees::Fees;
+use super::foreign;
 use super::heads::{Heads, View};
 use super::look::{Counts, Depths, Receipt, sighting};
-use super::reception::{Estimate, estimate, reception};
+use super::nodes::Nodes;
+use super::outcomes::{Outcome, Outcomes, readable};
+use super::sign::Refusals;
 use super::signer::LaneSigner;
-use super::transaction::{Draft, FeeKind};
+use super::transaction::Draft;
 use crate::rpc::{CallError, Finality, Rpc};
 
 /// How much gas transactions may use.
@@ -51,6 +54,10 @@ pub struct EvmChainOptions {
     pub tip_min: u128,
     /// How long a look at the newest block is good for.
     pub head_fresh_for: Duration,
+    /// How long a look at an account's balance is good for.
+    pub balance_fresh_for: Duration,
+    /// A balance below this is told, in wei.
+    pub balance_min: u128,
 }
 
 impl Default for EvmChainOptions {
@@ -62,23 +69,27 @@ impl Default for EvmChainOptions {
             fee_cap: 500_000_000_000,
             tip_min: 1,
             head_fresh_for: Duration::from_millis(200),
+            balance_fresh_for: Duration::from_secs(15),
+            balance_min: 0,
         }
     }
 }
 
 /// An EVM chain over JSON-RPC, with an account for each lane.
 pub struct EvmChain {
-    rpc: Rpc,
-    chain_id: u64,
-    calls: Arc<dyn Calls>,
+    pub(super) nodes: Nodes,
+    pub(super) chain_id: u64,
+    pub(super) calls: Arc<dyn Calls>,
     signers: BTreeMap<LaneName, LaneSigner>,
-    options: EvmChainOptions,
-    heads: Heads,
+    pub(super) options: EvmChainOptions,
+    pub(super) outcomes: Outcomes,
+    pub(super) refusals: Refusals,
+    pub(super) heads: Heads,
     effects: Effects,
     /// What a look found, so that the next need not ask again.
     known: Mutex<HashMap<LaneName, Known>>,
     /// What a builder wants, and at which head it was asked for.
-    tip: tokio::sync::Mutex<Option<(Position, u128)>>,
+    pub(super) tip: tokio::sync::Mutex<Option<(Position, u128)>>,
 }
 
 /// What is known of a lane; only worth something as long as its blocks stay where they are.
@@ -89,6 +100,10 @@ struct Known {
     /// has, even if a node answers for a head that moved meanwhile.
     used_before: Option<Nonce>,
     receipts: HashMap<AttemptHash, Receipt>,
+    /// The most that attempts pay for a unit of gas.
+    most: HashMap<AttemptHash, u128>,
+    /// What the account holds, and when it was asked for.
+    balance: Option<(Instant, u128)>,
 }
 
 impl Known {
@@ -98,6 +113,19 @@ impl Known {
         let under_way: HashSet<AttemptHash> = attempts.map(|attempt| attempt.hash).collect();
         // A block that is too deep to know may have gone between two looks.
         self.receipts.retain(|hash, receipt| under_way.contains(hash) && view.holds(receipt.at) == Some(true));
+        self.most.retain(|hash, _| under_way.contains(hash));
+    }
+
+    /// The slots from this one on whose newest bytes pay less than this.
+    fn below(&mut self, base_fee: u128, from: Nonce, parcels: &[ParcelView]) -> Vec<Nonce> {
+        let mut pays = |attempt: &SignedAttempt| {
+            // What cannot be read is not known to pay too little.
+            let read = || Draft::read(attempt).map_or(u128::MAX, |draft| draft.fees.most);
+            *self.most.entry(attempt.hash).or_insert_with(read)
+        };
+        let unmined = parcels.iter().filter(|parcel| parcel.nonce >= from);
+        let below = unmined.filter(|parcel| parcel.attempts.last().is_some_and(|newest| pays(newest) < base_fee));
+        below.map(|parcel| parcel.nonce).collect()
     }
 
     fn has(&self, parcel: &ParcelView) -> bool {
@@ -112,7 +140,7 @@ impl Known {
 }
 
 impl EvmChain {
-    /// The chain of this number, which the node is trusted to be on.
+    /// The chain of this number. A node that is on another one is not used.
     pub fn new(
         rpc: Rpc,
         chain_id: u64,
@@ -120,13 +148,37 @@ impl EvmChain {
         signers: BTreeMap<LaneName, LaneSigner>,
         options: EvmChainOptions,
     ) -> EvmChain {
-        let heads = Heads::new(rpc.clone(), options.finality, options.head_fresh_for);
-        let effects = Effects::new(rpc.clone(), calls.contracts());
-        let (calls, known, tip) = (Arc::new(calls), Mutex::default(), tokio::sync::Mutex::default());
-        EvmChain { rpc, chain_id, calls, signers, options, heads, effects, known, tip }
+        EvmChain {
+            nodes: Nodes::new(chain_id, rpc),
+            chain_id,
+            effects: Effects::new(calls.contracts()),
+            calls: Arc::new(calls),
+            signers,
+            options,
+            outcomes: Outcomes::new(),
+            refusals: Refusals::default(),
+            heads: Heads::new(options.finality, options.head_fresh_for),
+            known: Mutex::default(),
+            tip: tokio::sync::Mutex::default(),
+        }
     }
 
-    fn signer(&self, lane: &LaneName) -> Result<&LaneSigner, Unreachable> {
+    /// Another node of the same chain: bytes go to all that are well, and the chain is looked
+    /// at by the best.
+    #[must_use]
+    pub fn also(mut self, rpc: Rpc) -> EvmChain {
+        self.nodes.add(rpc);
+        self
+    }
+
+    /// What the contract's refusals mean; without it, all are fatal.
+    #[must_use]
+    pub fn outcomes(mut self, outcomes: Outcomes) -> EvmChain {
+        self.outcomes = outcomes;
+        self
+    }
+
+    pub(super) fn signer(&self, lane: &LaneName) -> Result<&LaneSigner, Unreachable> {
         self.signers.get(lane).ok_or_else(|| Unreachable(format!("lane {lane} has no account: give it a key")))
     }
 
@@ -135,15 +187,29 @@ impl EvmChain {
         with(known.entry(lane.clone()).or_default())
     }
 
+    /// What the best node shows of a lane; a look that fails is held against it.
     async fn seen(&self, lane: &LaneName, parcels: &[ParcelView]) -> Result<Sighting, Unreachable> {
         let account = self.signer(lane)?.address();
-        let view = self.heads.view().await?;
-        let mut counts = self.counts(lane, account, &view).await?;
+        let node = self.nodes.best().await?;
+        let seen = self.seen_by(&node.rpc, lane, account, parcels).await.map_err(|error| node.failed(error));
+        node.judge(&seen);
+        seen.map_err(|error| Unreachable(error.to_string()))
+    }
+
+    async fn seen_by(
+        &self,
+        rpc: &Rpc,
+        lane: &LaneName,
+        account: Address,
+        parcels: &[ParcelView],
+    ) -> Result<Sighting, CallError> {
+        let view = self.heads.view(rpc).await?;
+        let mut counts = self.counts(rpc, lane, account, &view).await?;
         let mined = self.known(lane, |known| {
             known.forget(&view, parcels);
             known.missing(counts.latest, parcels)
         });
-        let shown = self.effects.of(&view, &mined).await;
+        let shown = self.effects.of(rpc, &view, &mined).await;
         let silent = self.known(lane, |known| {
             let below = match shown {
                 Some(shown) => {
@@ -155,14 +221,14 @@ impl EvmChain {
             };
             known.missing(below, parcels)
         });
-        let found = self.receipts(&view, silent).await?;
+        let found = self.receipts(rpc, &view, silent, parcels).await?;
         let unproven = self.known(lane, |known| {
             known.receipts.extend(found);
             let below = parcels.iter().filter(|parcel| parcel.nonce < counts.settled);
             below.filter(|parcel| !known.has(parcel)).collect::<Vec<_>>()
         });
         for parcel in unproven {
-            if let Err(error) = self.prove_foreign(account, &view, parcel).await {
+            if let Err(error) = foreign::prove(rpc, account, &view, parcel).await {
                 // What cannot be proven is not settled, nor what is above it; the lane goes on.
                 tracing::warn!(%lane, nonce = parcel.nonce.0, %error, "who used a slot is not known yet");
                 counts.settled = parcel.nonce;
@@ -174,11 +240,33 @@ impl EvmChain {
             final_height: view.final_height,
             confirmations: self.options.confirmations,
         };
-        Ok(self.known(lane, |known| sighting(view.head.at, &depths, counts, parcels, &known.receipts)))
+        let funds = self.funds(rpc, lane, account).await;
+        Ok(self.known(lane, |known| Sighting {
+            below: known.below(view.head.base_fee.unwrap_or(0), counts.latest, parcels),
+            funds,
+            ..sighting(view.head.at, &depths, counts, parcels, &known.receipts)
+        }))
+    }
+
+    /// What the account holds, asked for now and then; none if it is not known.
+    async fn funds(&self, rpc: &Rpc, lane: &LaneName, account: Address) -> Option<u128> {
+        let every = self.options.balance_fresh_for;
+        let before = self.known(lane, |known| known.balance);
+        if let Some((_, balance)) = before.filter(|(when, _)| when.elapsed() < every) {
+            return Some(balance);
+        }
+        let balance: U256 = rpc.call("eth_getBalance", (account, "latest")).await.ok()?;
+        let balance = u128::try_from(balance).unwrap_or(u128::MAX);
+        let low = self.options.balance_min;
+        if balance < low && before.is_none_or(|(_, before)| before >= low) {
+            tracing::warn!(%lane, %account, balance, low, "an account has little left: fund it");
+        }
+        self.known(lane, |known| known.balance = Some((Instant::now(), balance)));
+        Some(balance)
     }
 
     /// The account's counts at one head do not change; only what is pending may be out of date.
-    async fn counts(&self, lane: &LaneName, account: Address, view: &View) -> Result<Counts, CallError> {
+    async fn counts(&self, rpc: &Rpc, lane: &LaneName, account: Address, view: &View) -> Result<Counts, CallError> {
         let head = view.head.at;
         if let Some(counts) = self.known(lane, |known| known.counts.filter(|(at, _)| *at == head)) {
             return Ok(counts.1);
@@ -187,7 +275,7 @@ impl EvmChain {
             [json!({"blockHash": B256::from(head.hash)}), json!(U64::from(view.final_height.0)), json!("pending")];
         let params = blocks.map(|block| json!([account, block]));
         let mut counted = Vec::with_capacity(params.len());
-        for count in self.rpc.calls::<_, U64>("eth_getTransactionCount", &params).await {
+        for count in rpc.calls::<_, U64>("eth_getTransactionCount", &params).await {
             counted.push(Nonce(count?.to()));
         }
         let [latest, settled, pending] = counted[..] else {
@@ -204,15 +292,19 @@ impl EvmChain {
     /// The receipts of these transactions, as far as they are mined.
     async fn receipts(
         &self,
+        rpc: &Rpc,
         view: &View,
         transactions: Vec<AttemptHash>,
+        parcels: &[ParcelView],
     ) -> Result<HashMap<AttemptHash, Receipt>, CallError> {
         let mut found = HashMap::new();
         let params: Vec<_> = transactions.iter().map(|hash| [B256::from(hash.0)]).collect();
-        let answers = self.rpc.calls::<_, Option<WireReceipt>>("eth_getTransactionReceipt", &params).await;
+        let answers = rpc.calls::<_, Option<WireReceipt>>("eth_getTransactionReceipt", &params).await;
         for (hash, answer) in transactions.into_iter().zip(answers) {
             let Some(wire) = answer? else { continue };
-            let receipt = self.judged(wire).await?;
+            let carriers = parcels.iter().filter(|parcel| parcel.attempts.iter().any(|attempt| attempt.hash == hash));
+            let carried = carriers.map(|parcel| parcel.deliveries.len()).sum();
+            let receipt = self.judged(rpc, wire, carried).await?;
             if receipt.at.height > view.head.at.height {
                 // The chain has moved on since; the next look sees that block.
                 continue;
@@ -225,200 +317,53 @@ impl EvmChain {
         Ok(found)
     }
 
-    /// A transaction that had no effect is looked into, for the person who reads of it.
-    async fn judged(&self, wire: WireReceipt) -> Result<Receipt, CallError> {
+    /// A transaction that had no effect is looked into: for what it means to its deliveries,
+    /// and for the person who reads of it.
+    async fn judged(&self, rpc: &Rpc, wire: WireReceipt, carried: usize) -> Result<Receipt, CallError> {
         let at = Position { height: Height(wire.block_number.to()), hash: wire.block_hash.0 };
         if wire.status == U64::from(1) {
             return Ok(Receipt { at, judgement: Judgement::Done });
         }
-        let why = self.why_reverted(&wire).await?;
+        let (message, revert) = why_reverted(rpc, &wire).await?;
+        let why = revert_text(&message, revert.as_ref());
         let text = format!("transaction {} in block {} had no effect: {why}", wire.transaction_hash, at.height.0);
-        Ok(Receipt { at, judgement: Judgement::Failed(ErrorNote::new(ErrorClass::Fatal, &text)) })
-    }
-
-    /// What the same call says on the block before, which is mostly why it failed.
-    async fn why_reverted(&self, wire: &WireReceipt) -> Result<String, CallError> {
-        let sent: Option<WireTransaction> = self.rpc.call("eth_getTransactionByHash", [wire.transaction_hash]).await?;
-        let Some(sent) = sent else { return Err(CallError::NoAnswer("a receipt without its transaction".into())) };
-        let call = json!({"from": sent.from, "to": sent.to, "data": sent.input, "value": sent.value, "gas": sent.gas});
-        let before = U64::from(wire.block_number.to::<u64>().saturating_sub(1));
-        match self.rpc.call::<_, Value>("eth_call", (call, before)).await {
-            Err(CallError::Refused { message, revert, .. }) => Ok(revert_text(&message, revert)),
-            Err(error) => Err(error),
-            Ok(_) => Ok("it ran out of gas, or another transaction of its block changed the outcome".to_owned()),
-        }
-    }
-
-    /// Makes sure that somebody else used a slot: the transaction itself is looked for,
-    /// since a node that lost a receipt says the same as one that never had it.
-    async fn prove_foreign(&self, account: Address, view: &View, parcel: &ParcelView) -> Result<(), CallError> {
-        let block = self.block_of(account, parcel.nonce, view.final_height).await?;
-        let block: Option<WireBlock> = self.rpc.call("eth_getBlockByNumber", (U64::from(block.0), true)).await?;
-        let sent = block.into_iter().flat_map(|block| block.transactions);
-        let user = sent.into_iter().find(|sent| sent.from == account && sent.nonce.to::<u64>() == parcel.nonce.0);
-        let user =
-            user.ok_or_else(|| CallError::NoAnswer("the transaction that used a slot cannot be found".into()))?;
-        if parcel.attempts.iter().any(|attempt| attempt.hash.0 == user.hash.0) {
-            return Err(CallError::NoAnswer("the node has our transaction and no receipt for it".into()));
-        }
-        tracing::warn!(nonce = parcel.nonce.0, transaction = %user.hash, "somebody else used a slot of this lane");
-        Ok(())
-    }
-
-    /// The block in which an account used a nonce, at or below this one, where it is used:
-    /// in growing steps down, then halving.
-    async fn block_of(&self, account: Address, nonce: Nonce, used_at: Height) -> Result<Height, CallError> {
-        let (mut used, mut step) = (used_at.0, 1);
-        let mut free = loop {
-            let Some(below) = used.checked_sub(step) else { break 0 };
-            if self.count_at(account, below).await? <= nonce {
-                break below + 1;
+        let estimated = matches!(self.options.gas, Gas::Estimated { .. });
+        let judgement = match self.outcomes.meaning(&message, revert.as_ref()) {
+            // One of several may be to blame: an estimate of each alone tells. What no estimate
+            // shows would only fail again.
+            _ if carried > 1 && estimated && message != UNEXPLAINED => {
+                Judgement::Again(ErrorNote::new(ErrorClass::Retryable, &text))
             }
-            (used, step) = (below, step * 2);
+            Outcome::AlreadyDone if carried == 1 => Judgement::Done,
+            Outcome::Retry => Judgement::Again(ErrorNote::new(ErrorClass::Retryable, &text)),
+            Outcome::AlreadyDone | Outcome::Fatal => Judgement::Failed(ErrorNote::new(ErrorClass::Fatal, &text)),
         };
-        while free < used {
-            let middle = free + (used - free) / 2;
-            match self.count_at(account, middle).await? > nonce {
-                true => used = middle,
-                false => free = middle + 1,
-            }
-        }
-        Ok(Height(used))
-    }
-
-    async fn count_at(&self, account: Address, height: u64) -> Result<Nonce, CallError> {
-        let count: U64 = self.rpc.call("eth_getTransactionCount", (account, U64::from(height))).await?;
-        Ok(Nonce(count.to()))
-    }
-
-    async fn signed(&self, lane: &LaneName, nonce: Nonce, cargo: Cargo<'_>) -> Result<SignedAttempt, Unsigned> {
-        let signer = self.signer(lane)?;
-        let view = self.heads.view().await.map_err(Unreachable::from)?;
-        let now = self.fees(&view).await.map_err(Unreachable::from)?;
-        let (draft, kind) = match cargo {
-            Cargo::Deliveries(answers) => {
-                (self.first(signer.address(), nonce, answers, &view, now).await?, AttemptKind::Carry)
-            }
-            Cargo::Dearer(attempts) => self.dearer(attempts, now)?,
-            Cargo::Nothing(attempts) => {
-                (self.nothing(signer.address(), nonce, attempts, &view, now).await?, AttemptKind::Cancel)
-            }
-        };
-        // A task of its own, so that slots that are signed at once share all processors.
-        let signer = signer.clone();
-        let signing = tokio::spawn(async move { draft.sign(&*signer, kind).await });
-        let refused = |error: &dyn std::fmt::Display| Unreachable(format!("the signer of {lane}: {error}"));
-        Ok(signing.await.map_err(|error| refused(&error))?.map_err(|error| refused(&error))?)
-    }
-
-    /// What is right to pay by now.
-    async fn fees(&self, view: &View) -> Result<Fees, CallError> {
-        // Held over the call, so that slots that are signed at once share it.
-        let mut remembered = self.tip.lock().await;
-        let tip = match remembered.filter(|(at, _)| *at == view.head.at) {
-            Some((_, tip)) => tip,
-            None => {
-                let method = if view.head.base_fee.is_some() { "eth_maxPriorityFeePerGas" } else { "eth_gasPrice" };
-                let tip = self.rpc.call::<_, U128>(method, ()).await?.to::<u128>().max(self.options.tip_min);
-                *remembered = Some((view.head.at, tip));
-                tip
-            }
-        };
-        Ok(Fees::now(view.head.base_fee, tip, self.options.fee_cap))
-    }
-
-    async fn first(
-        &self,
-        from: Address,
-        nonce: Nonce,
-        answers: &[ReadyDelivery],
-        view: &View,
-        fees: Fees,
-    ) -> Result<Draft, Unsigned> {
-        // Of several answers, a call does not tell which one it cannot carry.
-        let refused = |refusal: Unsigned| match refusal {
-            Unsigned::Never(why) if answers.len() > 1 => Unsigned::Apart(why.text.into()),
-            other => other,
-        };
-        let never = |why: String| refused(Unsigned::Never(ErrorNote::new(ErrorClass::Fatal, &why)));
-        let call = self.calls.call(answers).map_err(never)?;
-        let gas = match self.options.gas {
-            Gas::Fixed(gas) => gas,
-            Gas::Estimated { margin_percent } => {
-                let gas = self.estimate(from, &call, view).await.map_err(refused)?;
-                gas.saturating_add(gas.saturating_mul(margin_percent) / 100)
-            }
-        };
-        Ok(Draft { chain_id: self.chain_id, nonce, call, gas, fees, fee_kind: fee_kind(view) })
-    }
-
-    /// What a call needs at the head that was looked at: a node that lags behind does not
-    /// know that block, and cannot mistake what it has not seen for a refusal.
-    async fn estimate(&self, from: Address, call: &Call, view: &View) -> Result<u64, Unsigned> {
-        let request = json!({"from": from, "to": call.to, "data": call.data, "value": call.value});
-        let at = json!({"blockHash": B256::from(view.head.at.hash)});
-        let answer = self.rpc.call::<_, U64>("eth_estimateGas", (request, at)).await;
-        let (message, revert) = match answer {
-            Ok(gas) => return Ok(gas.to()),
-            Err(CallError::Refused { message, revert, .. }) => (message, revert),
-            Err(error) => return Err(Unreachable::from(error).into()),
-        };
-        Err(match estimate(&message, revert.is_some()) {
-            Estimate::Refused => {
-                let text = format!("the contract would refuse it: {}", revert_text(&message, revert));
-                Unsigned::Never(ErrorNote::new(ErrorClass::Fatal, &text))
-            }
-            Estimate::Funds => Unsigned::Funds(message),
-            Estimate::Unknown => Unreachable(message).into(),
-        })
-    }
-
-    fn dearer(&self, attempts: &[SignedAttempt], now: Fees) -> Result<(Draft, AttemptKind), Unsigned> {
-        let last = attempts.last().ok_or_else(|| Unreachable("no attempt to go by".into()))?;
-        let fees = self.above(attempts, now)?;
-        Ok((Draft { fees, ..Draft::read(last).map_err(Unreachable)? }, last.kind))
-    }
-
-    /// More than any of these attempts pays, since any may be the one that waits to be mined.
-    fn above(&self, attempts: &[SignedAttempt], now: Fees) -> Result<Fees, Unsigned> {
-        let mut paid: Option<Fees> = None;
-        for attempt in attempts {
-            let fees = Draft::read(attempt).map_err(Unreachable)?.fees;
-            paid = Some(paid.map_or(fees, |paid| paid.max(fees)));
-        }
-        paid.map_or(Some(now), |paid| paid.dearer(now, self.options.fee_cap)).ok_or(Unsigned::AtCap)
-    }
-
-    /// A transfer of nothing to oneself.
-    async fn nothing(
-        &self,
-        account: Address,
-        nonce: Nonce,
-        attempts: &[SignedAttempt],
-        view: &View,
-        now: Fees,
-    ) -> Result<Draft, Unsigned> {
-        let call = Call { to: account, data: Bytes::new(), value: U256::ZERO };
-        let gas = self.estimate(account, &call, view).await?;
-        let fees = self.above(attempts, now)?;
-        Ok(Draft { chain_id: self.chain_id, nonce, call, gas, fees, fee_kind: fee_kind(view) })
-    }
-
-    async fn sent(&self, attempts: &[SignedAttempt]) -> Vec<Result<Reception, Unreachable>> {
-        let params: Vec<_> = attempts.iter().map(|attempt| [Bytes::from(attempt.bytes.clone())]).collect();
-        self.rpc.calls::<_, B256>("eth_sendRawTransaction", &params).await.into_iter().map(reception).collect()
+        Ok(Receipt { at, judgement })
     }
 }
 
-fn fee_kind(view: &View) -> FeeKind {
-    if view.head.base_fee.is_some() { FeeKind::Dynamic } else { FeeKind::Legacy }
+/// Why a transaction had no effect, where the same call has one.
+const UNEXPLAINED: &str = "it ran out of gas, or another transaction of its block changed the outcome";
+
+/// What the same call says on the block before, which is mostly why it failed.
+async fn why_reverted(rpc: &Rpc, wire: &WireReceipt) -> Result<(String, Option<Bytes>), CallError> {
+    let sent: Option<WireTransaction> = rpc.call("eth_getTransactionByHash", [wire.transaction_hash]).await?;
+    let Some(sent) = sent else { return Err(CallError::NoAnswer("a receipt without its transaction".into())) };
+    let call = json!({"from": sent.from, "to": sent.to, "data": sent.input, "value": sent.value, "gas": sent.gas});
+    let before = U64::from(wire.block_number.to::<u64>().saturating_sub(1));
+    match rpc.call::<_, Value>("eth_call", (call, before)).await {
+        Err(CallError::Refused { message, revert, .. }) => Ok((message, revert)),
+        Err(error) => Err(error),
+        Ok(_) => Ok((UNEXPLAINED.to_owned(), None)),
+    }
 }
 
 /// What a contract reverted with: the node's words, and the bytes, whose first four name the error.
-fn revert_text(message: &str, revert: Option<Bytes>) -> String {
+pub(super) fn revert_text(message: &str, revert: Option<&Bytes>) -> String {
+    let message = readable(message);
     match revert {
         Some(data) if !data.is_empty() && !message.contains(&data.to_string()) => format!("{message} ({data})"),
-        _ => message.to_owned(),
+        _ => message,
     }
 }
 
@@ -438,16 +383,11 @@ struct WireReceipt {
 }
 
 #[derive(Debug, Deserialize)]
-struct WireBlock {
-    transactions: Vec<WireTransaction>,
-}
-
-#[derive(Debug, Deserialize)]
-struct WireTransaction {
-    hash: B256,
-    from: Address,
+pub(super) struct WireTransaction {
+    pub(super) hash: B256,
+    pub(super) from: Address,
     to: Option<Address>,
-    nonce: U64,
+    pub(super) nonce: U64,
     input: Bytes,
     value: U256,
     gas: U64,
@@ -472,6 +412,6 @@ impl Chain for EvmChain {
     }
 
     fn broadcast<'a>(&'a self, _lane: &'a LaneName, attempts: &'a [SignedAttempt]) -> Broadcast<'a> {
-        Box::pin(self.sent(attempts))
+        Box::pin(self.nodes.broadcast(attempts))
     }
 }

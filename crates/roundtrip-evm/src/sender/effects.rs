@@ -23,7 +23,6 @@ const BLOCKS_MAX: usize = 32;
 
 /// Reads the logs of the newest blocks, and remembers whose they are.
 pub(super) struct Effects {
-    rpc: Rpc,
     /// Whose logs show an effect; with none, no logs are asked for.
     contracts: Vec<Address>,
     blocks: Mutex<BTreeMap<Height, Shown>>,
@@ -45,13 +44,18 @@ struct WireLog {
 }
 
 impl Effects {
-    pub(super) fn new(rpc: Rpc, contracts: Vec<Address>) -> Effects {
-        Effects { rpc, contracts, blocks: Mutex::default() }
+    pub(super) fn new(contracts: Vec<Address>) -> Effects {
+        Effects { contracts, blocks: Mutex::default() }
     }
 
     /// Those of these transactions that left a log in one of the newest blocks, and where;
     /// none if it is better to ask for each.
-    pub(super) async fn of(&self, view: &View, transactions: &[AttemptHash]) -> Option<HashMap<AttemptHash, Position>> {
+    pub(super) async fn of(
+        &self,
+        rpc: &Rpc,
+        view: &View,
+        transactions: &[AttemptHash],
+    ) -> Option<HashMap<AttemptHash, Position>> {
         if self.contracts.is_empty() || transactions.len() < WORTH_A_CALL {
             return None;
         }
@@ -60,7 +64,7 @@ impl Effects {
         let newest: Vec<Position> = view.newest(BLOCKS_MAX).collect();
         blocks.retain(|height, shown| newest.contains(&Position { height: *height, hash: shown.hash }));
         let unknown = newest.iter().filter(|at| !blocks.contains_key(&at.height)).copied().collect();
-        blocks.extend(self.shown(unknown).await);
+        blocks.extend(self.shown(rpc, unknown).await);
         let place = |transaction: &AttemptHash| {
             let mut shown = blocks.iter().filter(|(_, shown)| shown.transactions.contains(transaction));
             shown.next().map(|(height, shown)| (*transaction, Position { height: *height, hash: shown.hash }))
@@ -69,10 +73,10 @@ impl Effects {
     }
 
     /// What these blocks show, as far as their logs are to be had.
-    async fn shown(&self, blocks: Vec<Position>) -> Vec<(Height, Shown)> {
+    async fn shown(&self, rpc: &Rpc, blocks: Vec<Position>) -> Vec<(Height, Shown)> {
         let filter = |at: &Position| json!([{"blockHash": B256::from(at.hash), "address": self.contracts}]);
         let params: Vec<Value> = blocks.iter().map(filter).collect();
-        let answers = self.rpc.calls::<_, Vec<WireLog>>("eth_getLogs", &params).await;
+        let answers = rpc.calls::<_, Vec<WireLog>>("eth_getLogs", &params).await;
         let shown = blocks.into_iter().zip(answers).map(|(at, answer)| {
             let logs = answer.ok()?.into_iter().filter(|log| !log.removed && log.block_hash.0 == at.hash);
             let transactions = logs.map(|log| AttemptHash(log.transaction_hash.0)).collect();

@@ -36,6 +36,11 @@ impl Fees {
         (least.max(tip) <= cap).then_some(Fees { most: cap, tip })
     }
 
+    /// Whether more is right by now, in either field, than was paid.
+    pub(super) fn moved_above(self, paid: Fees) -> bool {
+        self.most > paid.most || self.tip > paid.tip
+    }
+
     /// The higher of both, field by field.
     pub(super) fn max(self, other: Fees) -> Fees {
         Fees { most: self.most.max(other.most), tip: self.tip.max(other.tip) }

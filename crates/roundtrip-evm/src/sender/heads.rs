@@ -77,7 +77,6 @@ fn lowest(head: &Header, final_height: Height) -> Height {
 
 /// Looks at the newest blocks, and remembers them.
 pub(super) struct Heads {
-    rpc: Rpc,
     finality: Finality,
     /// A look is good for so long.
     fresh_for: Duration,
@@ -85,12 +84,12 @@ pub(super) struct Heads {
 }
 
 impl Heads {
-    pub(super) fn new(rpc: Rpc, finality: Finality, fresh_for: Duration) -> Heads {
-        Heads { rpc, finality, fresh_for, last: Mutex::new(None) }
+    pub(super) fn new(finality: Finality, fresh_for: Duration) -> Heads {
+        Heads { finality, fresh_for, last: Mutex::new(None) }
     }
 
     /// The chain as it is, or was a moment ago.
-    pub(super) async fn view(&self) -> Result<Arc<View>, CallError> {
+    pub(super) async fn view(&self, rpc: &Rpc) -> Result<Arc<View>, CallError> {
         // Held over the calls, so that lanes that look at once share one look.
         let mut last = self.last.lock().await;
         if let Some((at, view)) = &*last
@@ -98,13 +97,13 @@ impl Heads {
         {
             return Ok(view.clone());
         }
-        let view = self.look(last.as_ref().map(|(_, view)| view)).await?;
+        let view = self.look(rpc, last.as_ref().map(|(_, view)| view)).await?;
         *last = Some((Instant::now(), view.clone()));
         Ok(view)
     }
 
-    async fn look(&self, before: Option<&Arc<View>>) -> Result<Arc<View>, CallError> {
-        let head = self.rpc.head().await?;
+    async fn look(&self, rpc: &Rpc, before: Option<&Arc<View>>) -> Result<Arc<View>, CallError> {
+        let head = rpc.head().await?;
         if let Some(before) = before
             && before.head.at == head.at
         {
@@ -113,32 +112,32 @@ impl Heads {
         let final_height = match self.finality {
             Finality::Latest => head.at.height,
             Finality::Depth(depth) => Height(head.at.height.0.saturating_sub(depth)),
-            Finality::Safe | Finality::Finalized => self.rpc.finalized(&head, self.finality).await?.at.height,
+            Finality::Safe | Finality::Finalized => rpc.finalized(&head, self.finality).await?.at.height,
         };
         let gone = || CallError::NoAnswer("the chain moved while it was looked at".into());
         if let Some(before) = before
-            && let Some(newer) = self.newer(before, &head).await?
+            && let Some(newer) = newer(rpc, before, &head).await?
             && let Some(view) = before.extended(&newer, final_height)
         {
             return Ok(Arc::new(view));
         }
-        let headers = self.rpc.headers(lowest(&head, final_height), head.at.height).await?;
+        let headers = rpc.headers(lowest(&head, final_height), head.at.height).await?;
         let view = View::fresh(&headers, final_height).filter(|view| view.head.at == head.at);
         view.map(Arc::new).ok_or_else(gone)
     }
+}
 
-    /// The blocks between an older look and the head, if it is not too old.
-    async fn newer(&self, before: &View, head: &Header) -> Result<Option<Vec<Header>>, CallError> {
-        let known = before.head.at.height.0;
-        match head.at.height.0.checked_sub(known) {
-            Some(1) => Ok(Some(vec![head.clone()])),
-            Some(count @ 2..=WINDOW_MAX) => {
-                let mut newer = self.rpc.headers(Height(known + 1), Height(known + count - 1)).await?;
-                newer.push(head.clone());
-                Ok(Some(newer))
-            }
-            _ => Ok(None),
+/// The blocks between an older look and the head, if it is not too old.
+async fn newer(rpc: &Rpc, before: &View, head: &Header) -> Result<Option<Vec<Header>>, CallError> {
+    let known = before.head.at.height.0;
+    match head.at.height.0.checked_sub(known) {
+        Some(1) => Ok(Some(vec![head.clone()])),
+        Some(count @ 2..=WINDOW_MAX) => {
+            let mut newer = rpc.headers(Height(known + 1), Height(known + count - 1)).await?;
+            newer.push(head.clone());
+            Ok(Some(newer))
         }
+        _ => Ok(None),
     }
 }
 

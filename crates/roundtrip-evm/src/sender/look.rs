@@ -66,7 +66,8 @@ pub(super) fn sighting(
         })
     };
     let Counts { pending, latest, settled } = counts;
-    Sighting { head, pending: pending.max(latest), latest, settled, mined: parcels.iter().filter_map(mined).collect() }
+    let mined = parcels.iter().filter_map(mined).collect();
+    Sighting { head, pending: pending.max(latest), latest, settled, mined, below: Vec::new(), funds: None }
 }
 
 #[cfg(test)]

@@ -17,12 +17,17 @@ mod call;
 mod chain;
 mod effects;
 mod fees;
+mod foreign;
 mod heads;
 mod look;
+mod nodes;
+mod outcomes;
 mod reception;
+mod sign;
 mod signer;
 mod transaction;
 
 pub use call::{BadFunction, Call, Calls, ContractCall};
 pub use chain::{EvmChain, EvmChainOptions, Gas};
+pub use outcomes::{BadRefusal, Outcome, Outcomes};
 pub use signer::{Environment, LaneSigner, Secret, SecretSource, SignerError, SignerSource, SignerUrl};

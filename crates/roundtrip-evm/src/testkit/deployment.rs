@@ -172,13 +172,25 @@ impl Deployment {
         chain: Arc<dyn Chain>,
     ) -> Result<Relay, Failed> {
         let Pace { poll, hold_ms, patience, window } = self.pace;
+        let send = SenderOptions { window, patience, seat_ms: hold_ms, poll, ..SenderOptions::default() };
+        self.relay_sending(store, clock, chain, send)
+    }
+
+    /// The same, with a sender that does it so.
+    pub fn relay_sending(
+        &self,
+        store: Arc<dyn Store>,
+        clock: Arc<dyn Clock>,
+        chain: Arc<dyn Chain>,
+        send: SenderOptions,
+    ) -> Result<Relay, Failed> {
+        let Pace { poll, hold_ms, .. } = self.pace;
         let answer = handler_fn(|asked: Asked, _job| async move {
             let Arguments { id, payload } = asked.args;
             Ok::<_, Failure>(Answer { id, content: keccak256(&payload).to_vec().into(), answer: answer_to(&payload) })
         });
         let follow =
             FollowerOptions { from_block: self.from_block, seat_ms: hold_ms, poll, ..FollowerOptions::default() };
-        let send = SenderOptions { window, patience, seat_ms: hold_ms, poll, ..SenderOptions::default() };
         let upkeep =
             UpkeepOptions { seat_ms: hold_ms, interval: Duration::from_millis(hold_ms), ..UpkeepOptions::default() };
         let work = WorkerOptions { poll, ..WorkerOptions::default() };

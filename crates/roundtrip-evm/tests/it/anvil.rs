@@ -2,17 +2,25 @@
 //! fees, a stranger on a lane's account, and a person who cancels. The relay is in this
 //! process, its store is a file, and blocks are made by the test.
 
+use std::sync::Arc;
+
 use alloy::consensus::Transaction;
-use alloy::primitives::{B256, Bytes, U64, keccak256};
+use alloy::primitives::{B256, Bytes, TxKind, U64, U256, keccak256};
+use alloy::sol_types::SolCall;
+use roundtrip::clock::SystemClock;
 use roundtrip::inbox::Standing;
 use roundtrip::sender::chain::{Cargo, Chain, Depth, Mined};
 use roundtrip::sender::{AttemptKind, ParcelStage, SignedAttempt};
-use roundtrip::store::StoreExt;
+use roundtrip::store::journal::Event;
 use roundtrip::store::op::{AfterCancel, Judgement, LaneOrder, Order};
 use roundtrip::store::query::{ParcelView, Phase, ReadyDelivery};
+use roundtrip::store::{ReadExt, StoreExt};
 use roundtrip::words::{LaneName, Nonce, Payload, RequestId, RouteName, Seq, Token};
 use roundtrip_evm::testkit::account::{Call, Fees, dev_signers, head};
+use roundtrip_evm::testkit::board::RequestBoard;
+use roundtrip_evm::testkit::deployment::{Deployment, GAS, answer_to};
 use roundtrip_evm::testkit::submitter::{Submitter, SubmitterOptions};
+use roundtrip_evm::{Gas, Outcome, Outcomes};
 
 use super::world::{BUMPING, FINAL_DEPTH, STEADY, World, payloads, signed};
 
@@ -59,12 +67,12 @@ async fn taken_away(stage: ParcelStage) {
 }
 
 #[tokio::test]
-async fn an_answer_that_a_reorg_takes_away_is_sent_again() {
+async fn incident_7_an_answer_that_a_reorg_takes_away_is_sent_again() {
     taken_away(ParcelStage::Included).await;
 }
 
 #[tokio::test]
-async fn an_answer_that_a_reorg_takes_away_when_it_was_confirmed_is_sent_again() {
+async fn incident_7_an_answer_that_a_reorg_takes_away_when_it_was_confirmed_is_sent_again() {
     taken_away(ParcelStage::Confirmed).await;
 }
 
@@ -266,5 +274,39 @@ fn on_slot(nonce: u64, attempts: Vec<SignedAttempt>) -> ParcelView {
         stage: ParcelStage::Assigned,
         block: None,
         cancel: None,
+    }
+}
+
+/// Whether gas is estimated or fixed, and how many slots an answer costs that is not needed.
+#[tokio::test]
+async fn what_somebody_else_did_is_success() {
+    for (gas, slots) in [(Gas::Estimated { margin_percent: 20 }, 0), (GAS, 1)] {
+        let world = World::on_anvil(2).await;
+        let payloads = payloads(1);
+        world.ask_all(&payloads).await;
+        let respond = RequestBoard::respondCall {
+            id: U256::ZERO,
+            content: keccak256(&payloads[0]),
+            answer: answer_to(&payloads[0]),
+        };
+        let nothing = world.nothing(0).await;
+        let (to, input) = (TxKind::Call(world.board), respond.abi_encode().into());
+        world.send(&world.lanes[1], Call { to, input, gas_limit: 200_000, ..nothing }).await;
+        world.node.mine(FINAL_DEPTH + 1).await.unwrap();
+
+        let deployment = Deployment { lanes: world.lanes[..1].to_vec(), gas, ..world.deployment(STEADY) };
+        let done = Outcomes::new().on("error AlreadyResponded(uint256)", Outcome::AlreadyDone).unwrap();
+        let chain = Arc::new(deployment.chain().unwrap().outcomes(done));
+        let clock = Arc::new(SystemClock::new());
+        let _relay = deployment.relay_to(world.store.clone(), clock, chain).unwrap().start().await.unwrap();
+        let ended = async || {
+            let page = world.store.journal(0, 1_000).await.unwrap();
+            page.entries.iter().any(|entry| matches!(entry.event, Event::Ended { .. })).then_some(())
+        };
+        world.mine_until("it ends", ended).await;
+        world.drained().await;
+        let sent: U64 =
+            world.client.request("eth_getTransactionCount", (world.lanes[0].address(), "latest")).await.unwrap();
+        assert_eq!(sent, U64::from(slots), "{gas:?}");
     }
 }

@@ -16,6 +16,8 @@ mod live;
 mod misuse;
 mod nodes;
 mod proxy;
+mod scene;
+mod sending;
 mod signers;
 mod simulation;
 mod storm;

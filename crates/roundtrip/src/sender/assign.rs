@@ -1,5 +1,7 @@
 //! Ready answers get slots: gaps first, then the next ones; signed, stored, and only then sent.
 
+use std::collections::HashSet;
+
 use futures_util::future::join_all;
 use futures_util::stream::{self, StreamExt};
 
@@ -11,7 +13,7 @@ use crate::inbox::StateKind;
 use crate::persist;
 use crate::station::StationError;
 use crate::store::ReadExt;
-use crate::store::op::{Assign, Effect, Fill, Invalid, NewParcel, Outcome, Reject};
+use crate::store::op::{Already, Assign, Effect, Fill, Invalid, NewParcel, Outcome, Reject};
 use crate::store::query::{Found, ListFilter, ReadyDelivery};
 use crate::words::{ErrorClass, ErrorNote, LaneName, Nonce, PAGE_MAX, PARCEL_MAX, RequestId, Seq, Token};
 
@@ -37,7 +39,9 @@ impl Sender {
             SendOrder::Strict => self.oldest_open().await?,
             SendOrder::Spread => None,
         };
-        let mut ready = self.ready((free * per_parcel).min(PAGE_MAX)).await?;
+        let later = self.put_off(lanes);
+        let mut ready = self.ready((free * per_parcel + later.len()).min(PAGE_MAX)).await?;
+        ready.retain(|delivery| !later.contains(&delivery.id));
         ready.retain(|delivery| oldest_open.is_none_or(|open| delivery.seq < open));
         let mut rest = ready.as_slice();
         for lane in lanes.iter_mut() {
@@ -58,7 +62,19 @@ impl Sender {
             assigned += stored?;
         }
         // Until nothing is ready, or nothing can be assigned.
-        Ok(if assigned > 0 { Left::Maybe } else { Left::Nothing })
+        let mut passed = false;
+        lanes.iter_mut().for_each(|lane| passed |= std::mem::take(&mut lane.passed));
+        Ok(if assigned > 0 || passed { Left::Maybe } else { Left::Nothing })
+    }
+
+    /// The answers that have to wait. In a strict order nothing overtakes them.
+    fn put_off(&self, lanes: &mut [Held]) -> HashSet<RequestId> {
+        let now = self.clock.now();
+        lanes.iter_mut().for_each(|lane| lane.later.retain(|_, until| *until > now));
+        match self.options.order {
+            SendOrder::Spread => lanes.iter().flat_map(|lane| lane.later.keys().copied()).collect(),
+            SendOrder::Strict => HashSet::new(),
+        }
     }
 
     /// Fills a lane's gaps, with ready answers as far as there are any and the order lets:
@@ -132,6 +148,12 @@ impl Sender {
         match (signed, ready) {
             (Ok(attempt), _) => return Ok(Some(attempt)),
             (Err(Unsigned::Never(error)), [first, ..]) => self.reject(lane, owner, first, error).await?,
+            (Err(Unsigned::Done), [first, ..]) => self.already(lane, owner, first).await?,
+            (Err(Unsigned::Later(why)), [first, ..]) if self.options.order == SendOrder::Spread => {
+                tracing::info!(lane = %lane.name, id = %first.id, why, "an answer has to wait");
+                let until = self.clock.now().plus(self.options.patience.resend_ms);
+                lane.put_off(first.id, until);
+            }
             (Err(Unsigned::Funds(why)), _) => self.pause(lane, &why).await?,
             (Err(error), _) => tracing::warn!(lane = %lane.name, %error, "a slot waits for signed bytes"),
         }
@@ -293,7 +315,16 @@ impl Sender {
     ) -> Result<(), StationError> {
         let op = Reject { lane: lane.name.clone(), owner, id: delivery.id, error };
         let outcome = persist::apply_one(&*self.store, op).await?;
-        self.still_ours(lane, std::slice::from_ref(&outcome));
+        lane.passed |= self.still_ours(lane, std::slice::from_ref(&outcome)) && outcome.holds();
+        Ok(())
+    }
+
+    /// A delivery that had its effect before ends well.
+    async fn already(&self, lane: &mut Held, owner: Token, delivery: &ReadyDelivery) -> Result<(), StationError> {
+        tracing::info!(lane = %lane.name, id = %delivery.id, "an answer is done already");
+        let op = Already { lane: lane.name.clone(), owner, id: delivery.id, answer: delivery.answer };
+        let outcome = persist::apply_one(&*self.store, op).await?;
+        lane.passed |= self.still_ours(lane, std::slice::from_ref(&outcome)) && outcome.holds();
         Ok(())
     }
 }

@@ -9,9 +9,9 @@ use std::time::Duration;
 use tokio::task::JoinError;
 
 use super::chain::{Cargo, Chain, Reception, Unreachable, Unsigned};
-use super::decide::{Patience, Sent};
+use super::decide::{Broke, Patience, Sent};
 use super::run::{Held, Sender};
-use super::{AttemptKind, SignedAttempt};
+use super::{AttemptKind, CANNOT_PAY, SignedAttempt};
 use crate::persist;
 use crate::station::StationError;
 use crate::store::op::{AfterCancel, Attempt, LaneOrder, Order, Outcome};
@@ -93,10 +93,14 @@ impl Sender {
         let mut broke = None;
         for (one, reception) in outgoing.iter().zip(receptions) {
             match reception {
-                Ok(Reception::Taken) => {}
+                Ok(Reception::Taken) => {
+                    if let Some(sent) = lane.memory.sent.get_mut(&one.nonce) {
+                        sent.too_cheap = false;
+                    }
+                }
                 Ok(Reception::TooCheap) => {
                     if let Some(sent) = lane.memory.sent.get_mut(&one.nonce) {
-                        sent.at_price = UnixMs(0);
+                        sent.too_cheap = true;
                     }
                 }
                 Ok(Reception::Rejected(why)) => self.rejected(lane, one, &why).await?,
@@ -131,9 +135,22 @@ impl Sender {
         Ok(())
     }
 
-    pub(super) async fn pause(&self, lane: &Held, why: &str) -> Result<(), StationError> {
-        tracing::error!(lane = %lane.name, why, "the lane cannot pay and pauses");
-        let order = Order::Pause { reason: format!("cannot pay: {why}").into() };
+    /// A lane that cannot pay takes nothing new until it is funded.
+    pub(super) async fn pause(&self, lane: &mut Held, why: &str) -> Result<(), StationError> {
+        if lane.memory.broke.is_some() {
+            return Ok(());
+        }
+        tracing::error!(lane = %lane.name, why, "the lane cannot pay and pauses: fund its account");
+        lane.memory.broke = Some(Broke { since: self.clock.now(), funds: None });
+        let order = Order::Pause { reason: format!("{CANNOT_PAY}{why}").into() };
+        persist::apply_one(&*self.store, LaneOrder { lane: lane.name.clone(), order }).await?;
+        Ok(())
+    }
+
+    /// Asks for a slot to be filled with nothing, and for its answers to go out again.
+    pub(super) async fn requeue(&self, lane: &Held, nonce: Nonce) -> Result<(), StationError> {
+        tracing::warn!(lane = %lane.name, nonce = nonce.0, "a slot was not mined in time: it is filled, and its answers go out again");
+        let order = Order::Cancel { nonce, then: AfterCancel::Requeue };
         persist::apply_one(&*self.store, LaneOrder { lane: lane.name.clone(), order }).await?;
         Ok(())
     }
@@ -150,7 +167,7 @@ impl Sender {
         let attempt = match self.ask(self.chain.sign(&lane.name, nonce, cargo)).await {
             Ok(attempt) => attempt,
             Err(Unsigned::Funds(why)) => return self.pause(lane, &why).await,
-            Err(error) => return self.stay(lane, parcel, &error.to_string()).await,
+            Err(error) => return self.stay(lane, parcel, &error).await,
         };
         let op = Attempt { lane: lane.name.clone(), owner, nonce, attempt: attempt.clone() };
         let outcome = persist::apply_one(&*self.store, op).await?;
@@ -158,7 +175,8 @@ impl Sender {
             return Ok(());
         }
         match outcome {
-            Outcome::Full(_) => self.stay(lane, parcel, "it has as many attempts as a slot may have").await,
+            // No more attempts fit.
+            Outcome::Full(_) => self.stay(lane, parcel, &Unsigned::AtCap).await,
             outcome if outcome.holds() => {
                 lane.memory.sent.insert(nonce, Sent::at(self.clock.now()));
                 self.send(lane, vec![Outgoing { nonce, attempt, sole_carrier: false }]).await
@@ -168,11 +186,27 @@ impl Sender {
         }
     }
 
-    /// What is stored for a slot is sent again, and other bytes are thought of again later.
-    async fn stay(&self, lane: &mut Held, parcel: &ParcelView, why: &str) -> Result<(), StationError> {
-        tracing::warn!(lane = %lane.name, nonce = parcel.nonce.0, why, "a slot stays with the bytes that it has");
-        let now = self.clock.now();
-        let sent = Sent { uncancelled: parcel.cancel.as_ref().map(|_| now), ..Sent::at(now) };
+    /// What is stored for a slot is sent again, and other bytes are thought of again later. It
+    /// is told once, and not at every try.
+    async fn stay(&self, lane: &mut Held, parcel: &ParcelView, why: &Unsigned) -> Result<(), StationError> {
+        let (now, nonce) = (self.clock.now(), parcel.nonce.0);
+        let before = lane.memory.sent.get(&parcel.nonce).copied();
+        let known = before.is_some_and(|sent| sent.stayed.is_some());
+        match why {
+            Unsigned::AtCap if !known => {
+                tracing::error!(lane = %lane.name, nonce, "a slot pays all that it may and is not mined: raise the fee cap, or wait");
+            }
+            _ if !known && *why != Unsigned::Unmoved => {
+                tracing::warn!(lane = %lane.name, nonce, %why, "a slot stays with the bytes that it has");
+            }
+            _ => tracing::debug!(lane = %lane.name, nonce, %why, "a slot stays with the bytes that it has"),
+        }
+        let sent = Sent {
+            uncancelled: parcel.cancel.as_ref().map(|_| now),
+            too_cheap: before.is_some_and(|sent| sent.too_cheap),
+            stayed: Some(now),
+            ..Sent::at(now)
+        };
         lane.memory.sent.insert(parcel.nonce, sent);
         self.send(lane, Outgoing::newest(parcel).into_iter().collect()).await
     }

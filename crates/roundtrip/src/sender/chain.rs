@@ -54,10 +54,22 @@ pub enum Cargo<'a> {
     Deliveries(&'a [ReadyDelivery]),
     /// The same as the last of these attempts carries, of the same kind, and dearer than
     /// all of them.
-    Dearer(&'a [SignedAttempt]),
+    Dearer(&'a [SignedAttempt], Because),
     /// Nothing: bytes that only use the slot up, dearer than all of these attempts, of
     /// which a gap has none. What is signed is of the kind `Cancel`.
     Nothing(&'a [SignedAttempt]),
+}
+
+/// Why a slot is to get dearer bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Because {
+    /// It was not mined in time. If nothing has moved since, dearer bytes would be no better:
+    /// [`Unsigned::Unmoved`].
+    Late,
+    /// It pays less than the newest block asks for.
+    Below,
+    /// The outside wants more for it.
+    TooCheap,
 }
 
 /// Why nothing was signed.
@@ -69,6 +81,13 @@ pub enum Unsigned {
     /// The first of these deliveries can never be sent: it becomes a dead letter, and no slot is used.
     #[error("it can never be sent: {}", .0.text)]
     Never(ErrorNote),
+    /// The first of these deliveries had its effect before, beyond any reorg: it ends well, and
+    /// no slot is used.
+    #[error("it is done already")]
+    Done,
+    /// The first of these deliveries cannot be sent for now; others go before it.
+    #[error("it has to wait: {0}")]
+    Later(String),
     /// These deliveries cannot go together, and which of them is to blame is not known: the
     /// first is tried alone.
     #[error("they cannot be sent together: {0}")]
@@ -79,6 +98,9 @@ pub enum Unsigned {
     /// The bytes may not cost more; what is stored is sent again.
     #[error("at the highest fee that is allowed")]
     AtCap,
+    /// Dearer bytes would be no better; what is stored is sent again.
+    #[error("nothing has moved since the bytes were signed")]
+    Unmoved,
 }
 
 /// How the outside received a broadcast.
@@ -109,6 +131,10 @@ pub struct Sighting {
     pub settled: Nonce,
     /// Those of our attempts that are in a block.
     pub mined: Vec<Mined>,
+    /// Slots whose newest bytes pay less than the newest block asks for.
+    pub below: Vec<Nonce>,
+    /// What the lane can spend, in the chain's smallest unit, if that is known.
+    pub funds: Option<u128>,
 }
 
 /// One of our attempts in a block.

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use super::chain::{Depth, Mined, Sighting};
+use super::chain::{Because, Depth, Mined, Sighting};
 use super::{AttemptKind, Block, LaneStatus, ParcelStage};
 use crate::store::op::{Judgement, Sight};
 use crate::store::query::{LaneView, ParcelView};
@@ -13,6 +13,8 @@ use crate::words::{Nonce, UnixMs};
 const GAPS_WATCHED_MAX: usize = 256;
 /// How many gaps of a lane one round fills.
 const FILLS_MAX: usize = 16;
+/// How many slots of a lane get dearer bytes in one round; a seat must outlast it.
+const BUMPS_MAX: usize = 64;
 
 /// How patient a sender is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,9 +22,12 @@ pub struct Patience {
     /// Stored bytes that are not mined are sent again after so long; and a slot that was
     /// passed over is filled when it has been empty for so long.
     pub resend_ms: u64,
-    /// The lowest slot that is not mined gets a dearer attempt after so long.
+    /// The lowest slot that is not mined is late after so long.
     pub bump_ms: u64,
 }
+
+/// A lane that cannot pay is tried again after so long, even if nobody was seen to fund it.
+const FUNDS_AGAIN_MS: u64 = 60_000;
 
 /// When a slot's bytes were last sent, and when they were first sent at their price.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,12 +36,29 @@ pub(super) struct Sent {
     pub(super) at_price: UnixMs,
     /// When a cancel was last tried in vain.
     pub(super) uncancelled: Option<UnixMs>,
+    /// Whether the outside wants more for the slot.
+    pub(super) too_cheap: bool,
+    /// When dearer bytes were last to be had in vain.
+    pub(super) stayed: Option<UnixMs>,
 }
 
 impl Sent {
     /// Sent for the first time at their price.
     pub(super) fn at(now: UnixMs) -> Sent {
-        Sent { last: now, at_price: now, uncancelled: None }
+        Sent { last: now, at_price: now, uncancelled: None, too_cheap: false, stayed: None }
+    }
+
+    /// Whether a slot is to get dearer bytes, and why. Only the lowest can be late: those above
+    /// wait for it. What cannot be had is not asked for again at once.
+    fn dearer(&self, lowest: bool, below: bool, patience: Patience, now: UnixMs) -> Option<Because> {
+        let Patience { resend_ms, bump_ms } = patience;
+        match () {
+            () if self.stayed.is_some_and(|stayed| now < stayed.plus(resend_ms)) => None,
+            () if self.too_cheap => Some(Because::TooCheap),
+            () if below && now >= self.at_price.plus(resend_ms.min(bump_ms)) => Some(Because::Below),
+            () if lowest && now >= self.at_price.plus(bump_ms) => Some(Because::Late),
+            () => None,
+        }
     }
 }
 
@@ -46,6 +68,27 @@ pub(super) struct Memory {
     pub(super) sent: BTreeMap<Nonce, Sent>,
     /// Slots that were passed over, and since when that shows.
     pub(super) gaps: BTreeMap<Nonce, UnixMs>,
+    /// Since when the lane cannot pay.
+    pub(super) broke: Option<Broke>,
+}
+
+/// A lane that cannot pay.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Broke {
+    pub(super) since: UnixMs,
+    /// The least that it was seen to have since.
+    pub(super) funds: Option<u128>,
+}
+
+impl Broke {
+    /// What is known after another look; none if it is worth a try again.
+    fn still(self, funds: Option<u128>, now: UnixMs) -> Option<Broke> {
+        let funded = self.funds.zip(funds).is_some_and(|(least, funds)| funds > least);
+        if funded || now >= self.since.plus(FUNDS_AGAIN_MS) {
+            return None;
+        }
+        Some(Broke { funds: self.funds.into_iter().chain(funds).min(), ..self })
+    }
 }
 
 /// What is to be done about a lane.
@@ -56,8 +99,8 @@ pub(super) struct Plan {
     pub(super) settles: Vec<(Nonce, ParcelStage, Sight)>,
     /// Slots whose newest bytes are to be sent again, lowest first.
     pub(super) resend: Vec<Nonce>,
-    /// The slot that needs a dearer attempt.
-    pub(super) bump: Option<Nonce>,
+    /// Slots that need a dearer attempt, and why, lowest first.
+    pub(super) bump: Vec<(Nonce, Because)>,
     /// Slots that are to be cancelled and have nothing to do it with yet, lowest first.
     pub(super) cancel: Vec<Nonce>,
     /// The gaps to remember until the next look.
@@ -70,6 +113,10 @@ pub(super) struct Plan {
     pub(super) failed: usize,
     /// How many more parcels may be assigned.
     pub(super) room: usize,
+    /// What to remember of a lane that cannot pay.
+    pub(super) broke: Option<Broke>,
+    /// Whether a lane that could not pay is to be tried again.
+    pub(super) resume: bool,
     /// Whether a slot that is not mined was looked at: those after it are not the lowest.
     past_lowest: bool,
 }
@@ -85,13 +132,21 @@ pub(super) fn decide(lane: &LaneView, seen: &Sighting, memory: &Memory, patience
                     usize::from(matches!(&sight, Sight::Final(_, judgement) if *judgement != Judgement::Done));
                 plan.settles.push((parcel.nonce, parcel.stage, sight));
             }
-            Verdict::Unmined => plan.tend(parcel, memory.sent.get(&parcel.nonce), patience, now),
+            Verdict::Unmined => {
+                let below = seen.below.contains(&parcel.nonce);
+                plan.tend(parcel, memory.sent.get(&parcel.nonce), below, patience, now);
+            }
             Verdict::Nothing => {}
         }
     }
     if lane.status == LaneStatus::Active && plan.observe.is_none() {
         plan.active = true;
         plan.room = (lane.window as usize).saturating_sub(lane.under_way);
+    }
+    if lane.status.is_unfunded() {
+        // After a start nothing is known of it, so it is tried once.
+        plan.broke = memory.broke.and_then(|broke| broke.still(seen.funds, now));
+        plan.resume = plan.broke.is_none();
     }
     if seen.latest < lane.settled {
         // An answer from before what is settled knows nothing of gaps.
@@ -116,13 +171,11 @@ fn gaps(lane: &LaneView, seen: &Sighting, known: &BTreeMap<Nonce, UnixMs>, now: 
 impl Plan {
     /// Whether an occupied slot is to get bytes beside those that it has.
     pub(super) fn wants_other_bytes(&self) -> bool {
-        self.bump.is_some() || !self.cancel.is_empty()
+        !self.bump.is_empty() || !self.cancel.is_empty()
     }
 
-    /// Only the lowest slot can be stuck: those above it wait for it, and dearer bytes would
-    /// not help them. What is to be cancelled gets the bytes for it first, and never dearer
-    /// ones that carry it.
-    fn tend(&mut self, parcel: &ParcelView, sent: Option<&Sent>, patience: Patience, now: UnixMs) {
+    /// What is to be cancelled gets the bytes for it first, and never dearer ones that carry it.
+    fn tend(&mut self, parcel: &ParcelView, sent: Option<&Sent>, below: bool, patience: Patience, now: UnixMs) {
         let lowest = !std::mem::replace(&mut self.past_lowest, true);
         let nonce = parcel.nonce;
         let cancelled = parcel.attempts.iter().any(|attempt| attempt.kind == AttemptKind::Cancel);
@@ -136,8 +189,10 @@ impl Plan {
             self.resend.push(nonce);
             return;
         };
-        if lowest && !uncancelled && now >= sent.at_price.plus(patience.bump_ms) {
-            self.bump = Some(nonce);
+        let dearer = sent.dearer(lowest, below, patience, now);
+        let dearer = dearer.filter(|_| !uncancelled && self.bump.len() < BUMPS_MAX);
+        if let Some(because) = dearer {
+            self.bump.push((nonce, because));
         } else if now >= sent.last.plus(patience.resend_ms) {
             self.resend.push(nonce);
         }
@@ -185,236 +240,4 @@ fn unseen(parcel: &ParcelView, seen: &Sighting) -> Verdict {
 }
 
 #[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used, reason = "tests")]
-    use super::*;
-    use crate::sender::SignedAttempt;
-    use crate::store::op::AfterCancel;
-    use crate::words::{AttemptHash, Destination, ErrorClass, ErrorNote, Height, LaneName, Position};
-
-    const NOW: UnixMs = UnixMs(1_000_000);
-    const PATIENCE: Patience = Patience { resend_ms: 100, bump_ms: 1000 };
-
-    fn at(height: u64) -> Position {
-        Position { height: Height(height), hash: [height.to_le_bytes()[0]; 32] }
-    }
-
-    fn hash(nonce: u64) -> AttemptHash {
-        AttemptHash::of(&[&nonce.to_le_bytes()])
-    }
-
-    fn parcel(nonce: u64, stage: ParcelStage, height: Option<u64>) -> ParcelView {
-        let attempt = SignedAttempt { hash: hash(nonce), kind: AttemptKind::Carry, bytes: bytes::Bytes::new() };
-        let block = height.map(|height| Block { attempt: hash(nonce), at: at(height) });
-        let deliveries = Vec::new();
-        ParcelView { nonce: Nonce(nonce), deliveries, attempts: vec![attempt], stage, block, cancel: None }
-    }
-
-    fn lane(parcels: Vec<ParcelView>, status: LaneStatus) -> LaneView {
-        LaneView {
-            name: LaneName::new("lane").unwrap(),
-            destination: Destination::new("chain").unwrap(),
-            window: 4,
-            next: Nonce(parcels.last().map_or(0, |parcel| parcel.nonce.0 + 1)),
-            settled: Nonce(0),
-            status,
-            under_way: parcels.len(),
-            parcels,
-        }
-    }
-
-    fn mined(nonce: u64, height: u64, depth: Depth, judgement: Judgement) -> Mined {
-        Mined { nonce: Nonce(nonce), attempt: hash(nonce), at: at(height), depth, judgement }
-    }
-
-    fn seen(head: u64, slots: [u64; 3], mined: Vec<Mined>) -> Sighting {
-        let [pending, latest, settled] = slots.map(Nonce);
-        Sighting { head: at(head), pending, latest, settled, mined }
-    }
-
-    fn plan(parcels: Vec<ParcelView>, seen: &Sighting) -> Plan {
-        decide(&lane(parcels, LaneStatus::Active), seen, &Memory::default(), PATIENCE, NOW)
-    }
-
-    /// One parcel on slot 5, and what a look at it comes to.
-    #[test]
-    fn a_look_moves_a_parcel_on_or_back_or_not_at_all() {
-        use ParcelStage::{Assigned, Confirmed, Included};
-        let found = |height| Block { attempt: hash(5), at: at(height) };
-        let done = || Judgement::Done;
-        let in_block = |height, depth| seen(20, [6, 6, 0], vec![mined(5, height, depth, done())]);
-        let nowhere = |head, slots| seen(head, slots, vec![]);
-        let cases = [
-            ("in a block", Assigned, None, in_block(9, Depth::Included), Some(Sight::Included(found(9)))),
-            ("still there", Included, Some(9), in_block(9, Depth::Included), None),
-            ("in another block", Included, Some(9), in_block(10, Depth::Included), Some(Sight::Included(found(10)))),
-            ("deep", Included, Some(9), in_block(9, Depth::Confirmed), Some(Sight::Confirmed(found(9)))),
-            ("deep at once", Assigned, None, in_block(9, Depth::Confirmed), Some(Sight::Confirmed(found(9)))),
-            ("still deep", Confirmed, Some(9), in_block(9, Depth::Confirmed), None),
-            ("an answer from behind", Confirmed, Some(9), in_block(9, Depth::Included), None),
-            ("moved after it was deep", Confirmed, Some(9), in_block(10, Depth::Included), Some(Sight::Back)),
-            ("final", Confirmed, Some(9), in_block(9, Depth::Final), Some(Sight::Final(found(9), done()))),
-            ("gone", Included, Some(9), nowhere(20, [6, 5, 0]), Some(Sight::Back)),
-            ("gone after it was deep", Confirmed, Some(9), nowhere(20, [6, 5, 0]), Some(Sight::Back)),
-            ("a head below its block says nothing", Included, Some(9), nowhere(8, [6, 5, 0]), None),
-            ("somebody else's for now", Assigned, None, nowhere(20, [6, 6, 5]), None),
-            ("somebody else's for good", Assigned, None, nowhere(20, [6, 6, 6]), Some(Sight::Displaced)),
-        ];
-        for (name, stage, height, seen, expected) in cases {
-            let settles = plan(vec![parcel(5, stage, height)], &seen).settles;
-            assert_eq!(
-                settles,
-                expected.map(|sight| (Nonce(5), stage, sight)).into_iter().collect::<Vec<_>>(),
-                "{name}"
-            );
-        }
-    }
-
-    /// A memory of slots that were last sent, and first sent at their price, so long ago.
-    fn sent(ages: &[(u64, u64, u64)]) -> Memory {
-        let ago = |ms| UnixMs(NOW.0 - ms);
-        let sent = |&(nonce, last, at_price): &(u64, u64, u64)| {
-            (Nonce(nonce), Sent { last: ago(last), at_price: ago(at_price), uncancelled: None })
-        };
-        Memory { sent: ages.iter().map(sent).collect(), ..Memory::default() }
-    }
-
-    #[test]
-    fn what_is_not_mined_is_sent_again_and_only_the_lowest_gets_dearer() {
-        let parcels: Vec<_> = (5..8).map(|nonce| parcel(nonce, ParcelStage::Assigned, None)).collect();
-        let lane = lane(parcels, LaneStatus::Active);
-        let seen = seen(20, [8, 5, 5], vec![]);
-        type Case = (&'static str, &'static [(u64, u64, u64)], &'static [u64], Option<u64>);
-        let cases: [Case; 5] = [
-            ("after a start all of them", &[], &[5, 6, 7], None),
-            ("nothing is old", &[(5, 1, 1), (6, 1, 1), (7, 1, 1)], &[], None),
-            ("some are old", &[(5, 100, 100), (6, 1, 1), (7, 100, 100)], &[5, 7], None),
-            ("the lowest is stuck", &[(5, 1, 1000), (6, 1, 1000), (7, 1, 1000)], &[], Some(5)),
-            ("the others are sent again", &[(5, 100, 1000), (6, 100, 1000), (7, 1, 1)], &[6], Some(5)),
-        ];
-        for (name, ages, resend, bump) in cases {
-            let plan = decide(&lane, &seen, &sent(ages), PATIENCE, NOW);
-            let resend: Vec<Nonce> = resend.iter().copied().map(Nonce).collect();
-            assert_eq!((plan.resend, plan.bump), (resend, bump.map(Nonce)), "{name}");
-        }
-    }
-
-    #[test]
-    fn there_is_room_on_active_lanes_that_the_outside_knows_nothing_more_of() {
-        let paused = || LaneStatus::Paused { reason: "why".into() };
-        let quarantined = LaneStatus::Quarantined { until: NOW };
-        let cases = [
-            (LaneStatus::Active, 6, 3, None),
-            (LaneStatus::Active, 7, 0, Some(Nonce(7))),
-            (paused(), 6, 0, None),
-            // Whether its time is over is the store's to say.
-            (quarantined, 6, 0, None),
-            (LaneStatus::Stopped, 6, 0, None),
-        ];
-        for (status, pending, room, observe) in cases {
-            let lane = lane(vec![parcel(5, ParcelStage::Assigned, None)], status.clone());
-            let plan = decide(&lane, &seen(20, [pending, 5, 5], vec![]), &Memory::default(), PATIENCE, NOW);
-            assert_eq!((plan.room, plan.observe), (room, observe), "{status:?}");
-        }
-    }
-
-    fn numbers(nonces: &[Nonce]) -> Vec<u64> {
-        nonces.iter().map(|nonce| nonce.0).collect()
-    }
-
-    /// Parcels on slots 5 and 8 of a lane whose next slot is 9, and what is to be filled.
-    #[test]
-    fn slots_that_were_passed_over_are_filled_when_they_stay_empty() {
-        let parcels = || vec![parcel(5, ParcelStage::Assigned, None), parcel(8, ParcelStage::Assigned, None)];
-        let ago = |ms: u64| UnixMs(NOW.0 - ms);
-        let paused = || LaneStatus::Paused { reason: "why".into() };
-        let quarantined = || LaneStatus::Quarantined { until: NOW.plus(1) };
-        let active = LaneStatus::Active;
-        type Gaps = &'static [(u64, u64)];
-        type Case = (&'static str, LaneStatus, u64, [u64; 3], Gaps, Gaps, &'static [u64]);
-        let cases: [Case; 9] = [
-            ("new gaps are watched", active.clone(), 0, [6, 5, 5], &[], &[(6, 0), (7, 0)], &[]),
-            ("old ones are filled", active.clone(), 0, [6, 5, 5], &[(6, 100), (7, 99)], &[(6, 100), (7, 99)], &[6]),
-            ("lowest first", active.clone(), 0, [6, 5, 5], &[(7, 100), (6, 200)], &[(6, 200), (7, 100)], &[6, 7]),
-            ("one that is used is none", active.clone(), 0, [7, 7, 5], &[(6, 100), (7, 100)], &[(7, 100)], &[7]),
-            ("below all parcels too", active, 0, [4, 4, 4], &[(4, 100)], &[(4, 100), (6, 0), (7, 0)], &[4]),
-            ("an answer from behind", LaneStatus::Active, 6, [5, 5, 5], &[(6, 100)], &[(6, 100)], &[]),
-            ("paused", paused(), 0, [6, 5, 5], &[(6, 100)], &[(6, 100), (7, 0)], &[6]),
-            ("quarantined", quarantined(), 0, [6, 5, 5], &[(6, 100)], &[(6, 100), (7, 0)], &[6]),
-            ("stopped", LaneStatus::Stopped, 0, [6, 5, 5], &[(6, 100)], &[], &[]),
-        ];
-        for (name, status, settled, slots, known, watched, filled) in cases {
-            let remembered = |gaps: Gaps| gaps.iter().map(|&(nonce, ms)| (Nonce(nonce), ago(ms))).collect();
-            let memory = Memory { gaps: remembered(known), ..Memory::default() };
-            let lane = LaneView { settled: Nonce(settled), ..lane(parcels(), status) };
-            let plan = decide(&lane, &seen(20, slots, vec![]), &memory, PATIENCE, NOW);
-            assert_eq!(plan.gaps, remembered(watched), "{name}");
-            assert_eq!(numbers(&plan.fill), filled, "{name}");
-        }
-    }
-
-    #[test]
-    fn filling_is_bounded_and_never_ahead_of_the_store() {
-        let wide = LaneView { next: Nonce(u64::MAX), ..lane(Vec::new(), LaneStatus::Active) };
-        let look = seen(20, [3, 3, 3], vec![]);
-        let first = decide(&wide, &look, &Memory::default(), PATIENCE, NOW);
-        assert_eq!((first.gaps.len(), first.fill.len()), (GAPS_WATCHED_MAX, 0));
-        let memory = Memory { gaps: first.gaps, ..Memory::default() };
-        let later = decide(&wide, &look, &memory, PATIENCE, NOW.plus(PATIENCE.resend_ms));
-        assert_eq!(numbers(&later.fill), (3..19).collect::<Vec<_>>());
-        let ahead = LaneView { next: Nonce(6), ..lane(Vec::new(), LaneStatus::Active) };
-        let plan = decide(&ahead, &seen(20, [7, 3, 3], vec![]), &memory, PATIENCE, NOW.plus(PATIENCE.resend_ms));
-        assert_eq!((plan.observe, plan.fill), (Some(Nonce(7)), vec![]), "the lane is about to stop");
-    }
-
-    /// A parcel on slot 5 that is to be cancelled, with what may be on slot 6 above it.
-    #[test]
-    fn what_is_to_be_cancelled_gets_the_bytes_for_it() {
-        use ParcelStage::{Assigned, Included};
-        let wished = |stage, height, kinds: &[AttemptKind]| {
-            let mut parcel = ParcelView { cancel: Some(AfterCancel::Requeue), ..parcel(5, stage, height) };
-            let more = kinds.iter().map(|&kind| SignedAttempt { kind, ..parcel.attempts[0].clone() });
-            parcel.attempts = more.collect();
-            parcel
-        };
-        let carry = || wished(Assigned, None, &[AttemptKind::Carry]);
-        let both = || wished(Assigned, None, &[AttemptKind::Carry, AttemptKind::Cancel]);
-        let gone = |height| wished(Included, Some(height), &[AttemptKind::Carry]);
-        let tried = |ms: u64| {
-            let mut memory = sent(&[(5, 1, 1000)]);
-            memory.sent.values_mut().for_each(|sent| sent.uncancelled = Some(UnixMs(NOW.0 - ms)));
-            memory
-        };
-        let unmined = || seen(20, [6, 5, 5], vec![]);
-        let in_block = || seen(20, [6, 6, 0], vec![mined(5, 9, Depth::Included, Judgement::Done)]);
-        type Case = (&'static str, ParcelView, Sighting, Memory, &'static [u64], &'static [u64], Option<u64>);
-        let cases: [Case; 8] = [
-            ("at once", carry(), unmined(), sent(&[(5, 1, 1)]), &[5], &[], None),
-            ("after a start", carry(), unmined(), Memory::default(), &[5], &[], None),
-            ("not again at once, nor dearer", carry(), unmined(), tried(99), &[], &[], None),
-            ("again later", carry(), unmined(), tried(100), &[5], &[], None),
-            ("sent again like any other", both(), unmined(), sent(&[(5, 100, 100)]), &[], &[5], None),
-            ("dearer like any other", both(), unmined(), sent(&[(5, 1, 1000)]), &[], &[], Some(5)),
-            ("it is mined", gone(9), in_block(), Memory::default(), &[], &[], None),
-            ("somebody has the slot", carry(), seen(20, [6, 6, 5], vec![]), Memory::default(), &[], &[], None),
-        ];
-        for (name, parcel, seen, memory, cancel, resend, bump) in cases {
-            let plan = decide(&lane(vec![parcel], LaneStatus::Active), &seen, &memory, PATIENCE, NOW);
-            let done = (numbers(&plan.cancel), numbers(&plan.resend), plan.bump);
-            assert_eq!(done, (cancel.to_vec(), resend.to_vec(), bump.map(Nonce)), "{name}");
-        }
-    }
-
-    #[test]
-    fn transactions_without_effect_are_counted() {
-        let error = || ErrorNote::new(ErrorClass::Fatal, "reverted");
-        let judged = |nonce, judgement| mined(nonce, 9, Depth::Final, judgement);
-        let all = vec![
-            judged(5, Judgement::Done),
-            judged(6, Judgement::Again(error())),
-            judged(7, Judgement::Failed(error())),
-        ];
-        let parcels = (5..8).map(|nonce| parcel(nonce, ParcelStage::Assigned, None)).collect();
-        assert_eq!(plan(parcels, &seen(20, [8, 8, 8], all)).failed, 2);
-    }
-}
+mod tests;

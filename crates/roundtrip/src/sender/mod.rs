@@ -26,7 +26,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 pub use decide::Patience;
-pub use run::{SendOrder, Sender, SenderOptions};
+pub use run::{OnTimeout, SendOrder, Sender, SenderOptions};
 
 use crate::outbox::LaneNo;
 use crate::store::op::{AfterCancel, Full, Judgement, Missing, Outcome, Sight, Stale};
@@ -50,6 +50,16 @@ pub enum LaneStatus {
     /// Not until reconciled: the outside has seen more of this lane than the store
     /// remembers, so the store may have been rolled back.
     Stopped,
+}
+
+/// How the reason of a pause begins that ends by itself when the lane is funded.
+pub(crate) const CANNOT_PAY: &str = "cannot pay: ";
+
+impl LaneStatus {
+    /// Whether it is paused only until it is funded.
+    pub fn is_unfunded(&self) -> bool {
+        matches!(self, LaneStatus::Paused { reason } if reason.starts_with(CANNOT_PAY))
+    }
 }
 
 /// What a signed attempt does if it is the one that is mined.

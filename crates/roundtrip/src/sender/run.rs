@@ -13,6 +13,7 @@
 //! for a person. A slot that was passed over is filled when it stays empty. A seat that
 //! somebody else took ends all writing on that lane at once, by the store's refusal.
 
+use std::collections::BTreeMap;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,16 +23,18 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::broadcast::{Answered, Outgoing, next_answered};
-use super::chain::{Cargo, Chain, Unreachable};
+use super::chain::{Because, Cargo, Chain, Unreachable};
 use super::decide::{Memory, Patience, Plan, decide};
 use crate::clock::Clock;
 use crate::persist;
 use crate::station::{Shutdown, StationError, seat_is_due};
-use crate::store::op::{Effect, LaneOrder, Lead, Op, Order, Outcome, Seat, Settle, Sight, Stale};
-use crate::store::query::LaneView;
+use crate::store::op::{Effect, Judgement, LaneOrder, Lead, Op, Order, Outcome, Seat, Settle, Sight, Stale};
+use crate::store::query::{LaneView, ParcelView};
 use crate::store::{Changes, ReadExt, Store, Topic};
-use crate::words::{BATCH_OPS_MAX, Destination, HolderName, LaneName, Nonce, Token, UnixMs};
+use crate::words::{BATCH_OPS_MAX, Destination, HolderName, LaneName, Nonce, RequestId, Token, UnixMs};
 
+/// How many answers a lane puts off at most.
+const LATER_MAX: usize = 256;
 /// How long giving up the seats may take.
 const STEP_DOWN_WITHIN: Duration = Duration::from_secs(5);
 
@@ -46,6 +49,17 @@ pub enum SendOrder {
     Strict,
 }
 
+/// What becomes of the lowest slot of a lane that is not mined in time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnTimeout {
+    /// It pays more, if anything has moved; else the same bytes are sent again.
+    #[default]
+    Bump,
+    /// It is filled with nothing, and its answers go out again on another slot once that is
+    /// final, unless the bytes that carry them are mined first.
+    FillAndRequeue,
+}
+
 /// How a sender sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SenderOptions {
@@ -57,6 +71,8 @@ pub struct SenderOptions {
     pub parcel_max: usize,
     /// How long to wait for the outside.
     pub patience: Patience,
+    /// What to do about the lowest slot that is not mined within [`Patience::bump_ms`].
+    pub on_timeout: OnTimeout,
     /// How long a lane takes nothing new after one of its transactions had no effect.
     pub quarantine_ms: Option<u64>,
     /// How long a seat is taken for; a dead sender holds its lanes up for so long.
@@ -74,6 +90,7 @@ impl Default for SenderOptions {
             window: 16,
             parcel_max: 1,
             patience: Patience { resend_ms: 15_000, bump_ms: 60_000 },
+            on_timeout: OnTimeout::default(),
             quarantine_ms: None,
             seat_ms: 15_000,
             poll: Duration::from_millis(500),
@@ -115,12 +132,25 @@ pub(super) struct Held {
     pub(super) sending: JoinSet<Answered>,
     /// What the last look left room for; none if the lane is to be looked at anew.
     pub(super) room: Option<Room>,
+    /// Answers that have to wait although they are ready, and until when.
+    pub(super) later: BTreeMap<RequestId, UnixMs>,
+    /// Whether an answer was ended or put off, so that those after it may go.
+    pub(super) passed: bool,
 }
 
 impl Held {
     fn new(name: &LaneName) -> Held {
         let (name, memory, sending) = (name.clone(), Memory::default(), JoinSet::new());
-        Held { name, open: false, seat: None, seat_asked_at: None, memory, sending, room: None }
+        let later = BTreeMap::new();
+        Held { name, open: false, seat: None, seat_asked_at: None, memory, sending, room: None, later, passed: false }
+    }
+
+    /// Puts an answer off, unless too many are put off already: then those behind it wait.
+    pub(super) fn put_off(&mut self, id: RequestId, until: UnixMs) {
+        if self.later.len() < LATER_MAX {
+            self.later.insert(id, until);
+            self.passed = true;
+        }
     }
 
     /// Whether more can be assigned by what the last look showed, not long ago.
@@ -232,6 +262,7 @@ impl Sender {
             return Box::pin(self.look(lane, token)).await;
         }
         lane.memory.gaps.clone_from(&plan.gaps);
+        lane.memory.broke = plan.broke;
         if !self.settle(lane, token, &plan).await? {
             return Ok(None);
         }
@@ -239,12 +270,19 @@ impl Sender {
         for (nonce, ..) in plan.settles.iter().filter(|(_, _, sight)| *sight == Sight::Back) {
             lane.memory.sent.remove(nonce);
         }
+        self.put_off_again(lane, &plan, parcel);
         self.send(lane, plan.resend.iter().filter_map(parcel).filter_map(Outgoing::newest).collect()).await?;
         for parcel in plan.cancel.iter().filter_map(parcel) {
             self.try_again(lane, token, parcel, Cargo::Nothing(&parcel.attempts)).await?;
         }
-        if let Some(parcel) = plan.bump.as_ref().and_then(parcel) {
-            self.try_again(lane, token, parcel, Cargo::Dearer(&parcel.attempts)).await?;
+        for (nonce, because) in &plan.bump {
+            let Some(parcel) = parcel(nonce) else { continue };
+            let requeue = self.options.on_timeout == OnTimeout::FillAndRequeue && *because == Because::Late;
+            if requeue && parcel.cancel.is_none() && !parcel.deliveries.is_empty() {
+                self.requeue(lane, parcel.nonce).await?;
+            } else {
+                self.try_again(lane, token, parcel, Cargo::Dearer(&parcel.attempts, *because)).await?;
+            }
         }
         if lane.seat.is_none() {
             return Ok(None);
@@ -252,6 +290,16 @@ impl Sender {
         // What was settled has made room, which the next look shows.
         let Plan { room: parcels, fill: gaps, active, .. } = plan;
         Ok(Some(Room { looked, token, next: view.next, parcels, gaps, active }))
+    }
+
+    /// An answer whose transaction had no effect goes out again, and not at once.
+    fn put_off_again<'a>(&self, lane: &mut Held, plan: &Plan, parcel: impl Fn(&Nonce) -> Option<&'a ParcelView>) {
+        let until = self.clock.now().plus(self.options.patience.resend_ms);
+        let again = |sight: &Sight| matches!(sight, Sight::Final(_, Judgement::Again(_)));
+        for (nonce, ..) in plan.settles.iter().filter(|(_, _, sight)| again(sight)) {
+            let deliveries = parcel(nonce).into_iter().flat_map(|parcel| &parcel.deliveries);
+            deliveries.for_each(|id| lane.put_off(*id, until));
+        }
     }
 
     /// Takes or keeps the lane's seat, and opens the lane if it is new.
@@ -301,6 +349,10 @@ impl Sender {
     async fn settle(&self, lane: &mut Held, owner: Token, plan: &Plan) -> Result<bool, StationError> {
         let order = |order| Op::Lane(LaneOrder { lane: lane.name.clone(), order });
         let mut ops: Vec<Op> = Vec::new();
+        if plan.resume {
+            tracing::info!(lane = %lane.name, "a lane that could not pay is tried again");
+            ops.push(order(Order::Resume));
+        }
         ops.extend(plan.observe.map(|outside_next| order(Order::Observe { outside_next })));
         if let (Some(ms), true) = (self.options.quarantine_ms, plan.failed > 0) {
             ops.push(order(Order::Quarantine { for_ms: ms }));

@@ -45,6 +45,8 @@ pub enum Op {
     Fill(Fill),
     /// A ready answer can never be sent: it becomes a dead letter.
     Reject(Reject),
+    /// A ready answer needs not be sent: it had its effect before.
+    Already(Already),
     /// Another signed attempt for a parcel, before its broadcast.
     Attempt(Attempt),
     /// What the outside shows of a parcel.
@@ -130,7 +132,7 @@ macro_rules! into_op {
 
 into_op! {
     Define(Define), Pause(Pause), Admit(Admit), Amend(Amend), Lease(Lease), Extend(Extend), Answer(Answer), Fail(Fail),
-    Release(Release), Lead(Lead), Lane(LaneOrder), Assign(Assign), Fill(Fill), Reject(Reject), Attempt(Attempt),
+    Release(Release), Lead(Lead), Lane(LaneOrder), Assign(Assign), Fill(Fill), Reject(Reject), Already(Already), Attempt(Attempt),
     Settle(Settle), Prune(Prune), Tick(ChainTick), Publish(Publish), Gather(Gather), Close(Close), Mend(Mend),
 }
 
@@ -479,6 +481,21 @@ pub struct Reject {
     pub id: RequestId,
     /// Why it can never be sent.
     pub error: ErrorNote,
+}
+
+/// Ends a ready answer well before it is on any slot: the outside shows, beyond any reorg,
+/// that it is done.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Already {
+    /// The lane that it would have gone onto.
+    pub lane: LaneName,
+    /// The token of the lane's seat.
+    pub owner: Token,
+    /// Which request's answer.
+    pub id: RequestId,
+    /// Which answer, as [`ReadyDelivery::answer`](crate::store::query::ReadyDelivery::answer)
+    /// names it: one that was superseded meanwhile ends nothing.
+    pub answer: Token,
 }
 
 /// Stores another signed attempt for an occupied slot.

@@ -386,7 +386,13 @@ impl State {
             };
             Some(Mined { nonce: transaction.nonce, attempt, at, depth: self.depth(at.height), judgement })
         });
-        Sighting { head: self.head(), pending, latest, settled, mined: mined.collect() }
+        let below = |parcel: &&ParcelView| {
+            let newest = parcel.attempts.last().and_then(read);
+            parcel.nonce >= latest && newest.is_some_and(|transaction| transaction.fee < self.base_fee)
+        };
+        let below = parcels.iter().filter(below).map(|parcel| parcel.nonce).collect();
+        let funds = Some(if self.broke { 0 } else { u128::MAX });
+        Sighting { head: self.head(), pending, latest, settled, mined: mined.collect(), below, funds }
     }
 
     fn depth(&self, height: Height) -> Depth {
@@ -403,7 +409,7 @@ impl State {
         }
         let (answers, purpose, attempts): (Vec<RequestId>, Purpose, &[SignedAttempt]) = match cargo {
             Cargo::Deliveries(ready) => (ready.iter().map(|delivery| delivery.id).collect(), Purpose::Carry, &[]),
-            Cargo::Dearer(attempts) => {
+            Cargo::Dearer(attempts, _) => {
                 let last = attempts.last().and_then(read);
                 let last = last.ok_or_else(|| Unreachable("bytes of another chain".into()))?;
                 (last.answers, last.purpose, attempts)

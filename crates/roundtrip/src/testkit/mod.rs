@@ -101,6 +101,7 @@ macro_rules! conformance {
                 parcels_carry_what_is_ready_alone
                 a_window_bounds_what_is_under_way
                 an_answer_that_can_never_be_sent_waits_for_a_person
+                an_answer_that_is_done_already_ends_well
                 attempts_are_stored_before_they_are_sent
                 a_parcel_goes_through_its_stages
                 a_final_transaction_is_judged

@@ -171,6 +171,7 @@ impl Needs {
             Op::Publish(op) => self.add_id(op.id),
             Op::Mend(op) => self.add_id(op.id),
             Op::Reject(op) => self.add_id(op.id),
+            Op::Already(op) => self.add_id(op.id),
             Op::Lane(op) => self.add_lane(&op.lane, known),
             Op::Assign(op) => {
                 self.add_lane(&op.lane, known);

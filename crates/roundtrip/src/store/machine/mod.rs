@@ -338,6 +338,7 @@ impl Machine {
             Op::Assign(op) => self.assign(disk, op),
             Op::Fill(op) => self.fill(disk, op),
             Op::Reject(op) => self.reject(disk, op),
+            Op::Already(op) => self.already(disk, op),
             Op::Attempt(op) => self.attempt(disk, op),
             Op::Settle(op) => self.settle(disk, op),
             Op::Tick(op) => self.tick_origin(disk, op),

@@ -3,15 +3,15 @@
 use std::collections::{BTreeMap, HashSet};
 
 use super::{Machine, NAMES_MAX, Slot};
-use crate::inbox::{State, StateKind};
+use crate::inbox::{End, State, StateKind};
 use crate::outbox::{Delivery, LaneNo};
 use crate::sender::{AttemptKind, Fate, Lane, LaneStatus, Parcel, SignedAttempt, Stage, Step};
 use crate::store::Topic;
-use crate::store::disk::{Disk, Fixture, Tenure};
+use crate::store::disk::{ColdReceipt, Disk, Fixture, Tenure};
 use crate::store::journal::{Event, Subject};
 use crate::store::op::{
-    AfterCancel, Assign, Attempt, Effect, Fill, Full, Invalid, LaneOrder, Lead, Missing, NewParcel, Order, Outcome,
-    Reject, Seat, Settle, Stale,
+    AfterCancel, Already, Assign, Attempt, Effect, Fill, Full, Invalid, LaneOrder, Lead, Missing, NewParcel, Order,
+    Outcome, Reject, Seat, Settle, Stale,
 };
 use crate::words::{
     ASSIGN_MAX, ATTEMPTS_MAX, ErrorNote, HOLD_MS_MAX, LaneName, Nonce, PARCEL_MAX, PAYLOAD_BYTES_MAX, RequestId, Token,
@@ -339,6 +339,38 @@ impl Machine {
             }
             State::Dead(letter) if letter.answer.is_some() => Ok(Outcome::Duplicate(Effect::Now(StateKind::Dead))),
             _ => Err(Outcome::Stale(Stale::Delivery(op.id, self.kind(request)))),
+        }
+    }
+
+    /// Ends a ready answer that the outside shows to be done.
+    pub(super) fn already<D: Disk>(&mut self, disk: &mut D, op: Already) -> Result<Outcome, Outcome> {
+        let no = self.lane_no(&op.lane)?;
+        self.check_seat(&Seat::Lane(op.lane), op.owner)?;
+        let Some(slot) = self.find_request(&op.id) else { return self.done_before(disk, op.id) };
+        let destination = self.lanes[usize::from(no.0)].destination.clone();
+        let request = self.requests.get(slot);
+        if self.route(request.route).policy.destination.as_ref() != Some(&destination) {
+            return Err(Outcome::Invalid(Invalid::OtherDestination(op.id)));
+        }
+        let failure = match &request.state {
+            State::Answered(answer) if answer.delivery == Delivery::Ready && answer.token == op.answer => {
+                answer.failure
+            }
+            _ => return Err(Outcome::Stale(Stale::Delivery(op.id, self.kind(request)))),
+        };
+        self.note(slot, Event::Published { destination });
+        self.finish(disk, slot);
+        Ok(Outcome::Applied(Effect::Now(if failure { StateKind::Dead } else { StateKind::Settled })))
+    }
+
+    /// What a replay is told when the request has ended.
+    fn done_before<D: Disk>(&self, disk: &mut D, id: RequestId) -> Result<Outcome, Outcome> {
+        match self.receipt_of(disk, &id) {
+            Some(ColdReceipt::Ended { end: end @ (End::Settled | End::Dead), .. }) => {
+                Ok(Outcome::Duplicate(Effect::Now(end.kind())))
+            }
+            Some(ColdReceipt::Ended { end, .. }) => Err(Outcome::Stale(Stale::Delivery(id, end.kind()))),
+            _ => Err(Outcome::NotFound(Missing::Request(id))),
         }
     }
 
