@@ -9,21 +9,21 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use alloy::primitives::{Address, Bytes, TxKind};
+use alloy::primitives::{Address, Bytes, TxKind, U256, keccak256};
 use alloy::sol_types::SolCall;
 use roundtrip::clock::{Clock, TokioClock};
 use roundtrip::sender::chain::{Broadcast, Cargo, Chain, ChainFuture, Sighting, Unsigned};
 use roundtrip::sender::{Patience, SignedAttempt};
-use roundtrip::store::op::{AfterCancel, LaneOrder, Op, Order, Outcome};
+use roundtrip::store::op::{self, AfterCancel, LaneOrder, Op, Order};
 use roundtrip::store::query::{ParcelView, Query, Reply};
 use roundtrip::store::{Changes, Options, ReadExt, SqliteStore, Store, StoreExt, StoreFuture, Topic};
 use roundtrip::words::{Height, LaneName, Nonce, UnixMs};
-use roundtrip_evm::Rpc;
 use roundtrip_evm::testkit::account::{Call, Fees, dev_signers};
 use roundtrip_evm::testkit::board::RequestBoard;
 use roundtrip_evm::testkit::checker::check;
 use roundtrip_evm::testkit::deployment::{Deployment, GAS, Pace, answer_to, by_the_contract};
 use roundtrip_evm::testkit::devchain::{BaseFee, DevChain, DevChainOptions, GWEI};
+use roundtrip_evm::{Gas, Outcome, Outcomes, Rpc};
 use tokio::sync::Notify;
 
 const REQUESTS: usize = 3;
@@ -72,7 +72,7 @@ struct CutStore {
 }
 
 impl Store for CutStore {
-    fn apply(&self, batch: Vec<Op>) -> StoreFuture<'_, Vec<Outcome>> {
+    fn apply(&self, batch: Vec<Op>) -> StoreFuture<'_, Vec<op::Outcome>> {
         Box::pin(async move {
             let count = self.knife.commits.fetch_add(1, Ordering::SeqCst);
             self.knife.pass(Point::BeforeCommit, count).await;
@@ -133,6 +133,8 @@ enum Scenario {
     Bump,
     Fill,
     Cancel,
+    /// Somebody else answers the first request, and the contract says so.
+    Already,
 }
 
 struct World {
@@ -152,7 +154,7 @@ impl World {
         let options =
             DevChainOptions { finality: FINAL_DEPTH, base_fee: BaseFee::Fixed(GWEI), ..DevChainOptions::default() };
         let chain = DevChain::new(options);
-        let board = chain.deploy_board(&[dev_signers()[9].address()]);
+        let board = chain.deploy_board(&[dev_signers()[9].address(), dev_signers()[1].address()]);
         let clock: Arc<dyn Clock> = Arc::new(TokioClock::starting_at(UnixMs(1_700_000_000_000)));
         World { scenario, chain, board, clock, folder: tempfile::tempdir().unwrap() }
     }
@@ -171,7 +173,7 @@ impl World {
             lanes: vec![dev_signers()[9].clone()],
             final_depth: FINAL_DEPTH,
             identity: by_the_contract().unwrap(),
-            gas: GAS,
+            gas: if self.scenario == Scenario::Already { Gas::Estimated { margin_percent: 20 } } else { GAS },
             pace: Pace {
                 poll: BLOCK,
                 hold_ms: 5_000,
@@ -225,6 +227,23 @@ impl World {
             // The stranger's transaction vanishes: a gap, below what the lane has sent.
             Scenario::Fill if height == VANISHES => drop(self.chain.drop_all_pending()),
             Scenario::Fill => {}
+            Scenario::Already if height == 2 => {
+                let respond = RequestBoard::respondCall {
+                    id: U256::ZERO,
+                    content: keccak256(b"ask 0"),
+                    answer: answer_to(b"ask 0"),
+                };
+                let call = Call {
+                    chain_id: self.chain.chain_id(),
+                    nonce: 0,
+                    to: TxKind::Call(self.board),
+                    input: respond.abi_encode().into(),
+                    gas_limit: 150_000,
+                    fees: Fees::above(GWEI.into()),
+                };
+                self.chain.send(&call.sign(&dev_signers()[1]).unwrap().bytes).unwrap();
+            }
+            Scenario::Already => {}
             Scenario::Cancel => {
                 if stuck && self.chain.base_fee() == GWEI {
                     self.chain.set_base_fee(20 * GWEI);
@@ -271,7 +290,9 @@ impl World {
     async fn start(&self, store: &Arc<dyn Store>, knife: &Arc<Knife>) -> Option<roundtrip::relay::Running> {
         let cut = Arc::new(CutStore { inner: store.clone(), knife: knife.clone() });
         let deployment = self.deployment();
-        let chain = Arc::new(CutChain { inner: deployment.chain().unwrap(), knife: knife.clone() });
+        let done = Outcomes::new().on("error AlreadyResponded(uint256)", Outcome::AlreadyDone).unwrap();
+        let inner = deployment.chain().unwrap().outcomes(done);
+        let chain = Arc::new(CutChain { inner, knife: knife.clone() });
         let relay = deployment.relay_to(cut, self.clock.clone(), chain).unwrap();
         tokio::select! {
             relay = relay.start() => Some(relay.unwrap()),
@@ -315,21 +336,26 @@ async fn killed_everywhere(scenario: Scenario) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_first_send() {
+async fn incident_1_killed_at_every_step_of_a_first_send() {
     killed_everywhere(Scenario::FirstSend).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_bump() {
+async fn incident_1_killed_at_every_step_of_a_bump() {
     killed_everywhere(Scenario::Bump).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_fill() {
+async fn incident_1_killed_at_every_step_of_a_fill() {
     killed_everywhere(Scenario::Fill).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_cancel() {
+async fn incident_1_killed_at_every_step_of_a_cancel() {
     killed_everywhere(Scenario::Cancel).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn killed_at_every_step_while_an_answer_is_done_already() {
+    killed_everywhere(Scenario::Already).await;
 }

@@ -10,6 +10,7 @@ mod contracts;
 mod devchain;
 mod hardhat;
 mod heard;
+mod incidents;
 mod kills;
 mod listener;
 mod live;
