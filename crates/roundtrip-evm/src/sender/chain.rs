@@ -327,16 +327,12 @@ impl EvmChain {
         let (message, revert) = why_reverted(rpc, &wire).await?;
         let why = revert_text(&message, revert.as_ref());
         let text = format!("transaction {} in block {} had no effect: {why}", wire.transaction_hash, at.height.0);
-        let estimated = matches!(self.options.gas, Gas::Estimated { .. });
         let judgement = match self.outcomes.meaning(&message, revert.as_ref()) {
-            // One of several may be to blame: an estimate of each alone tells. What no estimate
-            // shows would only fail again.
-            _ if carried > 1 && estimated && message != UNEXPLAINED => {
-                Judgement::Again(ErrorNote::new(ErrorClass::Retryable, &text))
-            }
-            Outcome::AlreadyDone if carried == 1 => Judgement::Done,
+            // One of several may be to blame: each is tried alone.
+            _ if carried > 1 => Judgement::Again(ErrorNote::new(ErrorClass::Retryable, &text)),
+            Outcome::AlreadyDone => Judgement::Done,
             Outcome::Retry => Judgement::Again(ErrorNote::new(ErrorClass::Retryable, &text)),
-            Outcome::AlreadyDone | Outcome::Fatal => Judgement::Failed(ErrorNote::new(ErrorClass::Fatal, &text)),
+            Outcome::Fatal => Judgement::Failed(ErrorNote::new(ErrorClass::Fatal, &text)),
         };
         Ok(Receipt { at, judgement })
     }
@@ -345,17 +341,21 @@ impl EvmChain {
 /// Why a transaction had no effect, where the same call has one.
 const UNEXPLAINED: &str = "it ran out of gas, or another transaction of its block changed the outcome";
 
-/// What the same call says on the block before, which is mostly why it failed.
+/// What the same call says on the block before, which is mostly why it failed; or on its own
+/// block, if another transaction of that came first.
 async fn why_reverted(rpc: &Rpc, wire: &WireReceipt) -> Result<(String, Option<Bytes>), CallError> {
     let sent: Option<WireTransaction> = rpc.call("eth_getTransactionByHash", [wire.transaction_hash]).await?;
     let Some(sent) = sent else { return Err(CallError::NoAnswer("a receipt without its transaction".into())) };
     let call = json!({"from": sent.from, "to": sent.to, "data": sent.input, "value": sent.value, "gas": sent.gas});
-    let before = U64::from(wire.block_number.to::<u64>().saturating_sub(1));
-    match rpc.call::<_, Value>("eth_call", (call, before)).await {
-        Err(CallError::Refused { message, revert, .. }) => Ok((message, revert)),
-        Err(error) => Err(error),
-        Ok(_) => Ok((UNEXPLAINED.to_owned(), None)),
+    let at = wire.block_number.to::<u64>();
+    for height in [at.saturating_sub(1), at] {
+        match rpc.call::<_, Value>("eth_call", (&call, U64::from(height))).await {
+            Err(CallError::Refused { message, revert, .. }) => return Ok((message, revert)),
+            Err(error) => return Err(error),
+            Ok(_) => {}
+        }
     }
+    Ok((UNEXPLAINED.to_owned(), None))
 }
 
 /// What a contract reverted with: the node's words, and the bytes, whose first four name the error.

@@ -145,6 +145,34 @@ async fn a_revert_at_final_depth_means_what_the_route_says() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_parcel_that_reverts_because_of_one_is_split() {
+    let scene = Scene::new(1);
+    scene.ask(5);
+    scene.chain.mine();
+    scene.answer_as(&dev_signers()[1], 0, 2);
+    scene.mine(FINAL_DEPTH);
+    let many = ContractCall::many(scene.board, "respondMany((uint256, bytes32, bytes)[] responses)").unwrap();
+    let many = many.with_arguments(&json!(["/response/id", "/response/content", "/response/answer"])).unwrap();
+    // Without an estimate, nobody knows before it is mined.
+    let fixed = EvmChainOptions { gas: Gas::Fixed(1_000_000), ..options() };
+    let evm = Arc::new(chain(&scene, many, fixed).outcomes(done_already()));
+    let send = SenderOptions {
+        patience: scene.patience,
+        parcel_max: 5,
+        poll: Duration::from_millis(500),
+        ..SenderOptions::default()
+    };
+    let relay = scene.deployment().relay_sending(scene.store.clone(), scene.clock.clone(), evm, send).unwrap();
+    let _relay = relay.start().await.unwrap();
+    let over = async || scene.used(0) >= 6 && scene.store.counts().await.unwrap().is_empty();
+    scene.mine_until("nothing is left", over).await;
+    assert_eq!(scene.used(0), 6, "one for all, then one for each");
+    let page = scene.store.journal(0, 1_000).await.unwrap();
+    let well = |entry: &&Entry| matches!(entry.event, Event::Ended { end: End::Settled, .. });
+    assert_eq!(page.entries.iter().filter(well).count(), 5, "each ended well");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_refusal_is_final_only_when_a_later_block_says_so_too() {
     let heard = Heard::default();
     let _listening = tracing::subscriber::set_default(heard.clone());

@@ -42,6 +42,7 @@ impl Sender {
         let later = self.put_off(lanes);
         let mut ready = self.ready((free * per_parcel + later.len()).min(PAGE_MAX)).await?;
         ready.retain(|delivery| !later.contains(&delivery.id));
+        let per_parcel = alone_or_together(lanes, &mut ready, per_parcel);
         ready.retain(|delivery| oldest_open.is_none_or(|open| delivery.seq < open));
         let mut rest = ready.as_slice();
         for lane in lanes.iter_mut() {
@@ -327,6 +328,16 @@ impl Sender {
         lane.passed |= self.still_ours(lane, std::slice::from_ref(&outcome)) && outcome.holds();
         Ok(())
     }
+}
+
+/// Cuts off the answers from the first on that goes alone where those before it do not, or the
+/// other way round; answers how many of the others go in a parcel.
+fn alone_or_together(lanes: &[Held], ready: &mut Vec<ReadyDelivery>, per_parcel: usize) -> usize {
+    let alone = |delivery: &ReadyDelivery| lanes.iter().any(|lane| lane.alone.contains(&delivery.id));
+    let Some(first) = ready.first().map(alone) else { return per_parcel };
+    let same = ready.iter().take_while(|delivery| alone(delivery) == first).count();
+    ready.truncate(same);
+    if first { 1 } else { per_parcel }
 }
 
 fn ids(ready: &[ReadyDelivery]) -> Vec<RequestId> {

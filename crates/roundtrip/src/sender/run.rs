@@ -13,7 +13,7 @@
 //! for a person. A slot that was passed over is filled when it stays empty. A seat that
 //! somebody else took ends all writing on that lane at once, by the store's refusal.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -35,6 +35,8 @@ use crate::words::{BATCH_OPS_MAX, Destination, HolderName, LaneName, Nonce, Requ
 
 /// How many answers a lane puts off at most.
 const LATER_MAX: usize = 256;
+/// How many answers that failed together a lane remembers, but for those of one parcel.
+const ALONE_MAX: usize = 1024;
 /// How long giving up the seats may take.
 const STEP_DOWN_WITHIN: Duration = Duration::from_secs(5);
 
@@ -134,6 +136,9 @@ pub(super) struct Held {
     pub(super) room: Option<Room>,
     /// Answers that have to wait although they are ready, and until when.
     pub(super) later: BTreeMap<RequestId, UnixMs>,
+    /// Answers that failed together, so that each is tried alone. A start forgets them, which
+    /// costs another failure.
+    pub(super) alone: BTreeSet<RequestId>,
     /// Whether an answer was ended or put off, so that those after it may go.
     pub(super) passed: bool,
 }
@@ -141,8 +146,16 @@ pub(super) struct Held {
 impl Held {
     fn new(name: &LaneName) -> Held {
         let (name, memory, sending) = (name.clone(), Memory::default(), JoinSet::new());
-        let later = BTreeMap::new();
-        Held { name, open: false, seat: None, seat_asked_at: None, memory, sending, room: None, later, passed: false }
+        let (later, alone, passed) = (BTreeMap::new(), BTreeSet::new(), false);
+        Held { name, open: false, seat: None, seat_asked_at: None, memory, sending, room: None, later, alone, passed }
+    }
+
+    /// Remembers that these answers failed together.
+    fn split(&mut self, failed: &[RequestId]) {
+        if self.alone.len() >= ALONE_MAX {
+            self.alone.clear();
+        }
+        self.alone.extend(failed);
     }
 
     /// Puts an answer off, unless too many are put off already: then those behind it wait.
@@ -292,13 +305,17 @@ impl Sender {
         Ok(Some(Room { looked, token, next: view.next, parcels, gaps, active }))
     }
 
-    /// An answer whose transaction had no effect goes out again, and not at once.
+    /// An answer whose transaction had no effect goes out again, not at once, and alone: of
+    /// several that went together one may be to blame.
     fn put_off_again<'a>(&self, lane: &mut Held, plan: &Plan, parcel: impl Fn(&Nonce) -> Option<&'a ParcelView>) {
         let until = self.clock.now().plus(self.options.patience.resend_ms);
         let again = |sight: &Sight| matches!(sight, Sight::Final(_, Judgement::Again(_)));
         for (nonce, ..) in plan.settles.iter().filter(|(_, _, sight)| again(sight)) {
-            let deliveries = parcel(nonce).into_iter().flat_map(|parcel| &parcel.deliveries);
-            deliveries.for_each(|id| lane.put_off(*id, until));
+            let Some(ParcelView { deliveries, .. }) = parcel(nonce) else { continue };
+            deliveries.iter().for_each(|id| lane.put_off(*id, until));
+            if deliveries.len() > 1 {
+                lane.split(deliveries);
+            }
         }
     }
 

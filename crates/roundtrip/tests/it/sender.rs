@@ -175,6 +175,26 @@ async fn several_answers_share_a_parcel() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_parcel_that_fails_because_of_one_is_split_and_only_that_one_fails_again() {
+    for order in [SendOrder::Spread, SendOrder::Strict] {
+        let mut scene = Scene::new(&["a"]).await;
+        (scene.options.parcel_max, scene.options.order) = (5, order);
+        scene.chain.set_reverting(id(2), true);
+        scene.answered(0..10).await;
+        let running = scene.start("one");
+        scene.blocks(60).await;
+        let answers = scene.chain.answers();
+        let done: Vec<usize> = (0..10).map(|n| answers.get(&id(n)).copied().unwrap_or(0)).collect();
+        assert_eq!(done, [1, 1, 0, 1, 1, 1, 1, 1, 1, 1], "{order:?}");
+        assert_eq!(scene.live().await, 1);
+        scene.chain.set_reverting(id(2), false);
+        scene.blocks(20).await;
+        scene.assert_all_settled(10).await;
+        running.stop().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_strict_destination_keeps_the_order_of_admission_on_one_lane() {
     let mut scene = Scene::new(&["a", "b"]).await;
     scene.options.order = SendOrder::Strict;
