@@ -209,7 +209,9 @@ impl<S: Store> Line<'_, S> {
     fn is_worth_a_commit(&self) -> bool {
         let ops = self.next.ops.len() + self.quick.ops.len();
         let beside = self.under_way.len() < self.store.batches_under_way() && ops >= self.ops_under_way / 2;
-        ops > 0 && (self.under_way.is_empty() || beside)
+        // A call without operations is answered too.
+        let waits = !(self.next.answers.is_empty() && self.quick.answers.is_empty());
+        waits && (self.under_way.is_empty() || beside)
     }
 
     fn launch(&mut self) {
