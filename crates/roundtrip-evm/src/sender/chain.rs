@@ -116,8 +116,9 @@ impl Known {
         self.most.retain(|hash, _| under_way.contains(hash));
     }
 
-    /// The slots from this one on whose newest bytes pay less than this.
-    fn below(&mut self, base_fee: u128, from: Nonce, parcels: &[ParcelView]) -> Vec<Nonce> {
+    /// The slots from this one on whose newest bytes pay less than this; none, on a chain without a base fee.
+    fn below(&mut self, base_fee: Option<u128>, from: Nonce, parcels: &[ParcelView]) -> Vec<Nonce> {
+        let Some(base_fee) = base_fee else { return Vec::new() };
         let mut pays = |attempt: &SignedAttempt| {
             // What cannot be read is not known to pay too little.
             let read = || Draft::read(attempt).map_or(u128::MAX, |draft| draft.fees.most);
@@ -242,7 +243,7 @@ impl EvmChain {
         };
         let funds = self.funds(rpc, lane, account).await;
         Ok(self.known(lane, |known| Sighting {
-            below: known.below(view.head.base_fee.unwrap_or(0), counts.latest, parcels),
+            below: known.below(view.head.base_fee, counts.latest, parcels),
             funds,
             ..sighting(view.head.at, &depths, counts, parcels, &known.receipts)
         }))

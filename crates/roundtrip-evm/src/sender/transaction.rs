@@ -85,6 +85,7 @@ impl Draft {
                 value: envelope.value(),
             },
             gas: envelope.gas_limit(),
+            // A legacy transaction has one price, of which all above the base fee is the tip.
             fees: Fees { most, tip: envelope.max_priority_fee_per_gas().unwrap_or(most) },
             fee_kind,
         })

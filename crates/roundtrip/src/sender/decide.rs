@@ -165,6 +165,7 @@ pub(super) fn decide(lane: &LaneView, seen: &Sighting, memory: &Memory, patience
 fn gaps(lane: &LaneView, seen: &Sighting, known: &BTreeMap<Nonce, UnixMs>, now: UnixMs) -> BTreeMap<Nonce, UnixMs> {
     let has_parcel = |nonce: Nonce| lane.parcels.binary_search_by_key(&nonce, |parcel| parcel.nonce).is_ok();
     let empty = (seen.latest.0..lane.next.0).map(Nonce).filter(|nonce| !has_parcel(*nonce));
+    // One that was not known shows since now.
     empty.take(GAPS_WATCHED_MAX).map(|nonce| (nonce, known.get(&nonce).copied().unwrap_or(now))).collect()
 }
 

@@ -150,7 +150,12 @@ impl RedisStore {
         }
         let mut commands = self.server.commands(done.known, changes, &Brought::default(), done.tag)?;
         commands.extend([self.server.publish(done.ticked, done.epoch), redis::cmd("TIME")]);
-        Ok(Some(Launched::Commit(link.launch(&commands).await?)))
+        match link.launch(&commands).await {
+            Ok(commit) => Ok(Some(Launched::Commit(commit))),
+            // The connection that watched is gone, so nothing was sent.
+            Err(LinkError::Moved) => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     /// What `commit.lua` is to make sure of, and what it then writes, if anything.
