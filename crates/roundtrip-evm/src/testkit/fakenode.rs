@@ -9,13 +9,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::future::IntoFuture;
 use std::io;
 use std::net::Ipv4Addr;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll};
 
 use alloy::primitives::{Address, B256, Bloom, BloomInput, Bytes, U64, keccak256};
-use alloy::rpc::client::RpcClient;
-use alloy::rpc::json_rpc::{RequestPacket, ResponsePacket};
-use alloy::transports::{TransportError, TransportErrorKind, TransportFut};
+use alloy::transports::{TransportError, TransportErrorKind};
 use axum::Router;
 use axum::extract::State;
 use axum::http::header;
@@ -23,9 +21,9 @@ use axum::routing::post;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
-use tower_service::Service;
 
 use crate::rpc::Rpc;
+use crate::testkit::way;
 
 /// Seconds between two blocks.
 const BLOCK_SECONDS: u64 = 12;
@@ -180,7 +178,18 @@ impl FakeNode {
 
     /// A way to it.
     pub fn rpc(&self) -> Rpc {
-        Rpc::over(RpcClient::new(self.clone(), true))
+        let node = self.clone();
+        Rpc::over(way::client(move |request| node.carry(&request)))
+    }
+
+    /// One exchange in this process.
+    fn carry(&self, request: &str) -> way::Answer {
+        let answer = match serde_json::from_str(request) {
+            _ if self.moods().silent => Err(TransportErrorKind::custom_str("connection refused")),
+            Ok(request) => Ok(self.respond(&request).to_string()),
+            Err(error) => Err(TransportError::ser_err(error)),
+        };
+        Box::pin(async { answer })
     }
 
     fn answer(&self, method: &str, params: &Value) -> Answered {
@@ -333,54 +342,8 @@ fn wanted(log: &Value, filter: &Value) -> bool {
     one_of(&filter["address"], &log["address"]) && topics.iter().enumerate().all(fits)
 }
 
-impl Service<RequestPacket> for FakeNode {
-    type Response = ResponsePacket;
-    type Error = TransportError;
-    type Future = TransportFut<'static>;
-
-    fn poll_ready(&mut self, _context: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, packet: RequestPacket) -> Self::Future {
-        let node = self.clone();
-        Box::pin(async move {
-            if node.moods().silent {
-                return Err(TransportErrorKind::custom_str("connection refused"));
-            }
-            let request = packet.serialize().map_err(TransportError::ser_err)?;
-            let request: Value = serde_json::from_str(request.get()).map_err(TransportError::ser_err)?;
-            let answer = node.respond(&request).to_string();
-            serde_json::from_str(&answer).map_err(|error| TransportError::deser_err(error, answer))
-        })
-    }
-}
-
-/// A balancer that hands each request to the next of these nodes.
-#[derive(Clone)]
-struct Balancer {
-    nodes: Vec<FakeNode>,
-    turn: Arc<Mutex<usize>>,
-}
-
 /// A way to one of these nodes, another one for every request; a batch is one request.
 pub fn balanced(nodes: &[FakeNode]) -> Rpc {
-    Rpc::over(RpcClient::new(Balancer { nodes: nodes.to_vec(), turn: Arc::default() }, true))
-}
-
-impl Service<RequestPacket> for Balancer {
-    type Response = ResponsePacket;
-    type Error = TransportError;
-    type Future = TransportFut<'static>;
-
-    fn poll_ready(&mut self, _context: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, packet: RequestPacket) -> Self::Future {
-        let mut turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
-        *turn += 1;
-        let mut node = self.nodes[*turn % self.nodes.len()].clone();
-        node.call(packet)
-    }
+    let (nodes, turn) = (nodes.to_vec(), AtomicUsize::new(1));
+    Rpc::over(way::client(move |request| nodes[turn.fetch_add(1, Ordering::Relaxed) % nodes.len()].carry(&request)))
 }

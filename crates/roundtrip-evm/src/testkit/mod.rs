@@ -12,3 +12,4 @@ pub mod proxy;
 pub mod signer;
 pub mod speaker;
 pub mod submitter;
+pub mod way;

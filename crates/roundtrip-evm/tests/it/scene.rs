@@ -2,15 +2,12 @@
 //! can cut, and with relays that a test can freeze.
 
 use std::sync::{Arc, Mutex};
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use alloy::primitives::{Address, B256, Bytes, TxKind, keccak256};
-use alloy::rpc::client::RpcClient;
-use alloy::rpc::json_rpc::{RequestPacket, ResponsePacket};
 use alloy::signers::local::PrivateKeySigner;
 use alloy::sol_types::SolCall;
-use alloy::transports::{TransportError, TransportErrorKind, TransportFut};
+use alloy::transports::{TransportError, TransportErrorKind};
 use roundtrip::clock::{Clock, TokioClock};
 use roundtrip::relay::Running;
 use roundtrip::sender::chain::Chain;
@@ -23,9 +20,9 @@ use roundtrip_evm::testkit::board::RequestBoard;
 use roundtrip_evm::testkit::checker::check;
 use roundtrip_evm::testkit::deployment::{Deployment, GAS, Pace, answer_to, by_the_contract};
 use roundtrip_evm::testkit::devchain::{BaseFee, DevChain, DevChainOptions, GWEI};
+use roundtrip_evm::testkit::way;
 use roundtrip_evm::{EvmChain, Rpc};
 use serde_json::{Value, json};
-use tower_service::Service;
 
 pub(super) const FINAL_DEPTH: u64 = 4;
 pub(super) const BLOCK: Duration = Duration::from_secs(1);
@@ -217,40 +214,30 @@ impl Way {
     }
 
     pub(super) fn rpc(&self) -> Rpc {
-        Rpc::over(RpcClient::new(self.clone(), true))
+        let way = self.clone();
+        Rpc::over(way::client(move |request| {
+            let way = way.clone();
+            Box::pin(async move { way.carry(&request) })
+        }))
+    }
+
+    fn carry(&self, request: &str) -> Result<String, TransportError> {
+        let mood = *self.mood.lock().unwrap();
+        let calls: Value = serde_json::from_str(request).map_err(TransportError::ser_err)?;
+        let swallowed = match &calls {
+            Value::Array(calls) => calls.iter().map(Way::swallowed).collect::<Option<Vec<_>>>().map(Value::Array),
+            call => Way::swallowed(call),
+        };
+        match (mood, swallowed) {
+            (Mood::Closed, _) => Err(TransportErrorKind::custom_str("connection refused")),
+            (Mood::Swallows, Some(answer)) => Ok(answer.to_string()),
+            _ => Ok(self.chain.handle(request)),
+        }
     }
 
     fn swallowed(call: &Value) -> Option<Value> {
         let bytes: Bytes = serde_json::from_value(call["params"][0].clone()).ok()?;
         let sent = call["method"] == "eth_sendRawTransaction";
         sent.then(|| json!({"jsonrpc": "2.0", "id": call["id"], "result": B256::from(keccak256(&bytes))}))
-    }
-}
-
-impl Service<RequestPacket> for Way {
-    type Response = ResponsePacket;
-    type Error = TransportError;
-    type Future = TransportFut<'static>;
-
-    fn poll_ready(&mut self, _context: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, packet: RequestPacket) -> Self::Future {
-        let (chain, mood) = (self.chain.clone(), *self.mood.lock().unwrap());
-        Box::pin(async move {
-            let request = packet.serialize().map_err(TransportError::ser_err)?;
-            let calls: Value = serde_json::from_str(request.get()).map_err(TransportError::ser_err)?;
-            let swallowed = match &calls {
-                Value::Array(calls) => calls.iter().map(Way::swallowed).collect::<Option<Vec<_>>>().map(Value::Array),
-                call => Way::swallowed(call),
-            };
-            let answer = match (mood, swallowed) {
-                (Mood::Closed, _) => return Err(TransportErrorKind::custom_str("connection refused")),
-                (Mood::Swallows, Some(answer)) => answer.to_string(),
-                _ => chain.handle(request.get()),
-            };
-            serde_json::from_str(&answer).map_err(|error| TransportError::deser_err(error, answer))
-        })
     }
 }

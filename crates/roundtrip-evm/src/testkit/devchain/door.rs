@@ -5,10 +5,9 @@
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::task::{Context, Poll};
 
-use alloy::rpc::json_rpc::{RequestPacket, ResponsePacket};
-use alloy::transports::{TransportError, TransportErrorKind, TransportFut};
+use alloy::rpc::client::RpcClient;
+use alloy::transports::TransportErrorKind;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::{DefaultBodyLimit, State};
@@ -18,10 +17,10 @@ use axum::routing::post;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
-use tower_service::Service;
 
 use super::faults::Fate;
 use super::{DevChain, rpc};
+use crate::testkit::way;
 
 /// How much one HTTP request may hold.
 const REQUEST_BYTES_MAX: usize = 5 * 1024 * 1024;
@@ -118,37 +117,14 @@ impl Served {
     }
 }
 
-/// Alloy's way to the chain in this process: no network, no task, and no waiting but by a fault.
-#[derive(Clone)]
-pub struct DevTransport {
-    chain: DevChain,
-}
-
-impl DevTransport {
-    /// A way to this chain.
-    pub fn new(chain: DevChain) -> DevTransport {
-        DevTransport { chain }
-    }
-
-    async fn carry(&self, packet: RequestPacket) -> Result<ResponsePacket, TransportError> {
-        let request = packet.serialize().map_err(TransportError::ser_err)?;
-        let answer = self.chain.exchange(request.get()).await.map_err(TransportErrorKind::custom)?;
-        serde_json::from_str(&answer).map_err(|error| TransportError::deser_err(error, answer))
-    }
-}
-
-impl Service<RequestPacket> for DevTransport {
-    type Response = ResponsePacket;
-    type Error = TransportError;
-    type Future = TransportFut<'static>;
-
-    fn poll_ready(&mut self, _context: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, packet: RequestPacket) -> Self::Future {
-        let way = self.clone();
-        // Only when it is waited for: a request that nobody awaits is never sent.
-        Box::pin(async move { way.carry(packet).await })
+impl DevChain {
+    /// A client that talks to this chain in this process, through its faults: no network, no task, and no waiting
+    /// but by a fault.
+    pub fn client(&self) -> RpcClient {
+        let chain = self.clone();
+        way::client(move |request| {
+            let chain = chain.clone();
+            Box::pin(async move { chain.exchange(&request).await.map_err(TransportErrorKind::custom) })
+        })
     }
 }

@@ -38,11 +38,10 @@ mod state;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use alloy::primitives::{Address, B256, U256};
-use alloy::rpc::client::RpcClient;
 use roundtrip::words::Position;
 
 pub use block::{DevBlock, DevTransaction};
-pub use door::{DevTransport, Served};
+pub use door::Served;
 pub use faults::{Faults, PerMille};
 pub use ledger::{Reorg, Reorged};
 pub use options::{BaseFee, DevChainOptions, GWEI};
@@ -182,10 +181,5 @@ impl DevChain {
     /// the empty string.
     pub fn handle(&self, request: &str) -> String {
         rpc::answer(&mut self.ledger(), &rpc::read(request), Sight::default())
-    }
-
-    /// A client that talks to this chain in this process, through its faults.
-    pub fn client(&self) -> RpcClient {
-        RpcClient::new(DevTransport::new(self.clone()), true)
     }
 }
