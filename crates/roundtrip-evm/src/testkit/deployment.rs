@@ -23,6 +23,7 @@ use roundtrip::words::{Destination, Height, LaneName, RouteName};
 use roundtrip::worker::{Failure, Typed, WorkerOptions, handler_fn};
 use serde::{Deserialize, Serialize};
 
+use super::devchain::DevChain;
 use crate::sender::LaneSigner;
 use crate::{ContractCall, EventSignature, EvmChain, EvmChainOptions, EvmSource, Finality, Gas, Rpc, Watch};
 
@@ -113,6 +114,27 @@ pub fn by_the_contract() -> Result<Identity, Failed> {
 }
 
 impl Deployment {
+    /// On the development chain, from its first block on.
+    pub fn on(
+        chain: &DevChain,
+        board: Address,
+        lanes: Vec<PrivateKeySigner>,
+        final_depth: u64,
+        pace: Pace,
+    ) -> Result<Deployment, Failed> {
+        Ok(Deployment {
+            rpc: Rpc::over(chain.client()),
+            chain_id: chain.chain_id(),
+            board,
+            from_block: Height(0),
+            lanes,
+            final_depth,
+            identity: by_the_contract()?,
+            gas: GAS,
+            pace,
+        })
+    }
+
     /// The names of the lanes, in the order of their accounts.
     pub fn lane_names(&self) -> Vec<String> {
         (0..self.lanes.len()).map(|n| format!("lane-{n}")).collect()

@@ -17,13 +17,13 @@ use roundtrip::sender::{Patience, SignedAttempt};
 use roundtrip::store::op::{self, AfterCancel, LaneOrder, Op, Order};
 use roundtrip::store::query::{ParcelView, Query, Reply};
 use roundtrip::store::{Changes, Options, ReadExt, SqliteStore, Store, StoreExt, StoreFuture, Topic};
-use roundtrip::words::{Height, LaneName, Nonce, UnixMs};
+use roundtrip::words::{LaneName, Nonce, UnixMs};
 use roundtrip_evm::testkit::account::{Call, Fees, dev_signers};
 use roundtrip_evm::testkit::board::RequestBoard;
 use roundtrip_evm::testkit::checker::check;
-use roundtrip_evm::testkit::deployment::{Deployment, GAS, Pace, answer_to, by_the_contract};
+use roundtrip_evm::testkit::deployment::{Deployment, GAS, Pace, answer_to};
 use roundtrip_evm::testkit::devchain::{BaseFee, DevChain, DevChainOptions, GWEI};
-use roundtrip_evm::{Gas, Outcome, Outcomes, Rpc};
+use roundtrip_evm::{Gas, Outcome, Outcomes};
 use tokio::sync::Notify;
 
 const REQUESTS: usize = 3;
@@ -165,22 +165,11 @@ impl World {
     }
 
     fn deployment(&self) -> Deployment {
-        Deployment {
-            rpc: Rpc::over(self.chain.client()),
-            chain_id: self.chain.chain_id(),
-            board: self.board,
-            from_block: Height(0),
-            lanes: vec![dev_signers()[9].clone()],
-            final_depth: FINAL_DEPTH,
-            identity: by_the_contract().unwrap(),
-            gas: if self.scenario == Scenario::Already { Gas::Estimated { margin_percent: 20 } } else { GAS },
-            pace: Pace {
-                poll: BLOCK,
-                hold_ms: 5_000,
-                patience: Patience { resend_ms: 3_000, bump_ms: 6_000 },
-                window: 8,
-            },
-        }
+        let gas = if self.scenario == Scenario::Already { Gas::Estimated { margin_percent: 20 } } else { GAS };
+        let pace =
+            Pace { poll: BLOCK, hold_ms: 5_000, patience: Patience { resend_ms: 3_000, bump_ms: 6_000 }, window: 8 };
+        let lanes = vec![dev_signers()[9].clone()];
+        Deployment { gas, ..Deployment::on(&self.chain, self.board, lanes, FINAL_DEPTH, pace).unwrap() }
     }
 
     fn ask(&self, payloads: &[Bytes]) {

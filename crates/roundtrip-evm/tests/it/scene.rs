@@ -14,11 +14,11 @@ use roundtrip::sender::chain::Chain;
 use roundtrip::sender::{LaneStatus, Patience};
 use roundtrip::store::query::{Found, LaneView};
 use roundtrip::store::{MemoryStore, Options, ReadExt, Store};
-use roundtrip::words::{Height, LaneName, RequestId, UnixMs};
+use roundtrip::words::{LaneName, RequestId, UnixMs};
 use roundtrip_evm::testkit::account::{Call, Fees, dev_signers};
 use roundtrip_evm::testkit::board::RequestBoard;
 use roundtrip_evm::testkit::checker::check;
-use roundtrip_evm::testkit::deployment::{Deployment, GAS, Pace, answer_to, by_the_contract};
+use roundtrip_evm::testkit::deployment::{Deployment, Pace, answer_to};
 use roundtrip_evm::testkit::devchain::{BaseFee, DevChain, DevChainOptions, GWEI};
 use roundtrip_evm::testkit::way;
 use roundtrip_evm::{EvmChain, Rpc};
@@ -57,22 +57,9 @@ impl Scene {
     }
 
     pub(super) fn deployment(&self) -> Deployment {
-        Deployment {
-            rpc: Rpc::over(self.chain.client()),
-            chain_id: self.chain.chain_id(),
-            board: self.board,
-            from_block: Height(0),
-            lanes: self.lanes.clone(),
-            final_depth: FINAL_DEPTH,
-            identity: by_the_contract().unwrap(),
-            gas: GAS,
-            pace: Pace {
-                poll: Duration::from_millis(500),
-                hold_ms: 5_000,
-                patience: self.patience,
-                window: self.window,
-            },
-        }
+        let pace =
+            Pace { poll: Duration::from_millis(500), hold_ms: 5_000, patience: self.patience, window: self.window };
+        Deployment::on(&self.chain, self.board, self.lanes.clone(), FINAL_DEPTH, pace).unwrap()
     }
 
     /// The sender's view of the chain by this way, which a test may cut.

@@ -14,15 +14,14 @@ use roundtrip::clock::{Clock, SystemClock};
 use roundtrip::relay::Running;
 use roundtrip::sender::{LaneStatus, Patience};
 use roundtrip::store::{Options, ReadExt, SqliteStore, Store};
-use roundtrip::words::Height;
+use roundtrip_evm::EvmChain;
 use roundtrip_evm::sender::{LaneSigner, SecretSource, SignerSource, SignerUrl};
 use roundtrip_evm::testkit::account::dev_key;
 use roundtrip_evm::testkit::checker::check;
-use roundtrip_evm::testkit::deployment::{Deployment, GAS, Pace, answer_to, by_the_contract};
+use roundtrip_evm::testkit::deployment::{Deployment, Pace, answer_to};
 use roundtrip_evm::testkit::devchain::DevChain;
 use roundtrip_evm::testkit::signer::RemoteSigner;
 use roundtrip_evm::testkit::submitter::{Submitter, SubmitterOptions};
-use roundtrip_evm::{EvmChain, Rpc};
 
 use super::heard::Heard;
 
@@ -56,22 +55,13 @@ impl World {
     }
 
     fn deployment(&self) -> Deployment {
-        Deployment {
-            rpc: Rpc::over(self.chain.client()),
-            chain_id: self.chain.chain_id(),
-            board: self.board,
-            from_block: Height(0),
-            lanes: self.lanes.clone(),
-            final_depth: FINAL_DEPTH,
-            identity: by_the_contract().unwrap(),
-            gas: GAS,
-            pace: Pace {
-                poll: Duration::from_millis(20),
-                hold_ms: 5_000,
-                patience: Patience { resend_ms: 5_000, bump_ms: 600_000 },
-                window: 4,
-            },
-        }
+        let pace = Pace {
+            poll: Duration::from_millis(20),
+            hold_ms: 5_000,
+            patience: Patience { resend_ms: 5_000, bump_ms: 600_000 },
+            window: 4,
+        };
+        Deployment::on(&self.chain, self.board, self.lanes.clone(), FINAL_DEPTH, pace).unwrap()
     }
 
     async fn relay(&self, signers: Vec<LaneSigner>) -> Running {
