@@ -82,13 +82,13 @@ type Content<'a> = (&'a B256, &'a Address, &'a [B256], &'a [u8]);
 /// transaction are told apart by how many came before.
 pub(super) struct Occurrences<'a> {
     chain: [u8; 8],
-    before: HashMap<Content<'a>, u64>,
+    before: HashMap<Content<'a>, u64, foldhash::quality::RandomState>,
 }
 
 impl<'a> Occurrences<'a> {
     /// For the logs of one block, in their order.
     pub(super) fn on(chain_id: u64) -> Occurrences<'a> {
-        Occurrences { chain: chain_id.to_be_bytes(), before: HashMap::new() }
+        Occurrences { chain: chain_id.to_be_bytes(), before: HashMap::default() }
     }
 
     pub(super) fn of(&mut self, log: &'a WireLog) -> OccurrenceId {

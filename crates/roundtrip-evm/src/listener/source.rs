@@ -256,7 +256,7 @@ impl Emitter {
 /// The request that a log shows to be answered.
 fn answered_by(watch: &Watch, log: &WireLog, by: &str) -> Option<Answered> {
     let id = watch.event.decode(&log.body()).and_then(|args| {
-        let payload = payload_of(watch, by, "args", args);
+        let payload = payload_of(watch, by, What::Args, &args);
         watch.identity.id_of(&watch.route, &payload).map_err(|error| error.to_string())
     });
     match id {
@@ -313,7 +313,7 @@ fn requests_of(log: &WireLog, by: &str, occurrence: OccurrenceId, watches: &[&Wa
 fn request(watch: &Watch, occurrence: OccurrenceId, log: &WireLog, by: &str) -> Result<NewRequest, String> {
     let args = watch.event.decode(&log.body())?;
     let deadline = watch.deadline(&args);
-    let payload = payload_of(watch, by, "args", args);
+    let payload = payload_of(watch, by, What::Args, &args);
     let id = watch.identity.id_of(&watch.route, &payload).map_err(|error| error.to_string())?;
     let id = id.unwrap_or_else(|| RequestId::of(&[watch.route.as_str().as_bytes(), occurrence.as_bytes()]));
     let (occurrence, standing) = (on_route(occurrence, &watch.route), Standing::Seen);
@@ -324,13 +324,31 @@ fn request(watch: &Watch, occurrence: OccurrenceId, log: &WireLog, by: &str) -> 
 fn undecoded(watch: &Watch, occurrence: OccurrenceId, log: &WireLog, by: &str, reason: &str) -> NewRequest {
     let body = json!({"topics": log.topics, "data": log.data});
     let reason = format!("a log of transaction {} cannot be a request: {reason}", log.transaction_hash);
-    let payload = payload_of(watch, by, "log", body);
+    let payload = payload_of(watch, by, What::Log, &body);
     flawed(&watch.route, on_route(occurrence, &watch.route), payload, &reason)
 }
 
-fn payload_of(watch: &Watch, by: &str, what: &str, body: Value) -> Payload {
-    let event = &watch.event;
-    Payload::json(json!({"event": event.name(), "signature": event.signature(), "address": by, what: body}).to_string())
+/// What a request says, with its keys in order. It is written out because every log of a
+/// long catch-up passes here.
+fn payload_of(watch: &Watch, by: &str, what: What, body: &Value) -> Payload {
+    let (name, signature) = (quoted(watch.event.name()), quoted(watch.event.signature()));
+    Payload::json(match what {
+        What::Args => format!(r#"{{"address":"{by}","args":{body},"event":{name},"signature":{signature}}}"#),
+        What::Log => format!(r#"{{"address":"{by}","event":{name},"log":{body},"signature":{signature}}}"#),
+    })
+}
+
+/// What a request shows of a log.
+#[derive(Clone, Copy)]
+enum What {
+    /// The arguments that it was decoded to.
+    Args,
+    /// The log as it is.
+    Log,
+}
+
+fn quoted(text: &str) -> String {
+    Value::from(text).to_string()
 }
 
 /// One log may make requests on several routes.
