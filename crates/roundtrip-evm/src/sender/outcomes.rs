@@ -10,7 +10,8 @@ use alloy::sol_types::{Revert, SolError};
 use crate::abi;
 
 /// What becomes of an answer that the contract refuses.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
     /// It had its effect before: that is success, once it is so beyond any reorg.

@@ -36,6 +36,7 @@ pub type LaneSigner = Arc<dyn TxSigner<Signature> + Send + Sync>;
 
 /// Where an account's key is, or who signs for it.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum SignerSource {
     /// A private key, as 64 hexadecimal digits.
@@ -60,12 +61,14 @@ pub enum SignerSource {
         /// Where.
         url: SignerUrl,
         /// For which account.
+        #[cfg_attr(feature = "schema", schemars(with = "String"))]
         address: Address,
     },
 }
 
 /// The address of a remote signer; only its host is shown.
 #[derive(Clone, PartialEq, Eq, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(transparent)]
 pub struct SignerUrl(String);
 

@@ -18,7 +18,7 @@ impl Secret {
     }
 
     /// The text itself, for whoever must have it.
-    pub(super) fn reveal(&self) -> &str {
+    pub fn reveal(&self) -> &str {
         &self.0
     }
 }
@@ -37,6 +37,7 @@ impl fmt::Display for Secret {
 
 /// Where a secret is; never the secret itself, so that a configuration can be shown.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum SecretSource {
     /// In the environment variable of this name.
@@ -59,7 +60,7 @@ pub type Environment<'a> = dyn Fn(&str) -> Option<String> + Sync + 'a;
 
 impl SecretSource {
     /// Reads it, or says why not.
-    pub(super) async fn read(&self, environment: &Environment<'_>) -> Result<Secret, String> {
+    pub async fn read(&self, environment: &Environment<'_>) -> Result<Secret, String> {
         let text = match self {
             SecretSource::Env(name) => environment(name).ok_or_else(|| "it is not set".to_owned())?,
             SecretSource::File(path) => {

@@ -1,0 +1,172 @@
+//! Who may call what: JSON Web Tokens with roles.
+//!
+//! Failure modes: a token that is forged, expired or of another algorithm is nobody's (401); one
+//! that is good and lacks the role is refused (403). What a token says is never logged.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use axum::extract::{Request, State};
+use axum::http::{StatusCode, header};
+use axum::middleware::Next;
+use axum::response::Response;
+use jsonwebtoken::{Algorithm, DecodingKey, EncodingKey, Header, Validation};
+use serde::{Deserialize, Serialize};
+
+use super::problem::Problem;
+
+/// How short a secret may be.
+pub const SECRET_BYTES_MIN: usize = 32;
+/// How far clocks may differ.
+const LEEWAY_S: u64 = 30;
+
+/// What a caller may do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "snake_case")]
+pub enum Role {
+    /// Look.
+    Viewer,
+    /// Submit requests, and look at them.
+    Submitter,
+    /// Take requests and answer them.
+    Worker,
+    /// Everything that a person does: pause, resume, retry, drop, cancel, reconcile; and look.
+    Operator,
+}
+
+/// What a token says.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Claims {
+    /// Who.
+    pub sub: String,
+    /// Until when, in seconds since 1970.
+    pub exp: u64,
+    /// What they may do.
+    pub roles: Vec<Role>,
+}
+
+/// Whoever calls.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Caller {
+    /// Their name.
+    pub name: String,
+}
+
+/// How tokens are checked.
+#[derive(Default)]
+pub struct Keys {
+    secret: Option<DecodingKey>,
+    public: Option<DecodingKey>,
+}
+
+/// Why keys cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BadKey {
+    /// Too short to be a secret.
+    #[error("a secret for tokens has at least {SECRET_BYTES_MIN} bytes")]
+    Short,
+    /// Not a key.
+    #[error("this is no public key of Ed25519 as PEM")]
+    NotPublic,
+}
+
+impl Keys {
+    /// Tokens are signed with this secret, by HS256.
+    pub fn secret(mut self, secret: &[u8]) -> Result<Keys, BadKey> {
+        if secret.len() < SECRET_BYTES_MIN {
+            return Err(BadKey::Short);
+        }
+        self.secret = Some(DecodingKey::from_secret(secret));
+        Ok(self)
+    }
+
+    /// Tokens are signed with the key that belongs to this one, by EdDSA.
+    pub fn public(mut self, pem: &[u8]) -> Result<Keys, BadKey> {
+        self.public = Some(DecodingKey::from_ed_pem(pem).map_err(|_| BadKey::NotPublic)?);
+        Ok(self)
+    }
+
+    /// What a token says, if it is good.
+    pub fn read(&self, token: &str) -> Option<Claims> {
+        let algorithm = jsonwebtoken::decode_header(token).ok()?.alg;
+        let key = match algorithm {
+            Algorithm::HS256 => self.secret.as_ref(),
+            Algorithm::EdDSA => self.public.as_ref(),
+            _ => None,
+        }?;
+        let mut validation = Validation::new(algorithm);
+        validation.leeway = LEEWAY_S;
+        jsonwebtoken::decode::<Claims>(token, key, &validation).ok().map(|token| token.claims)
+    }
+}
+
+/// A token for whoever has the secret to give.
+pub fn sign(
+    secret: &[u8],
+    name: &str,
+    roles: &[Role],
+    length: Duration,
+) -> Result<String, jsonwebtoken::errors::Error> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let claims = Claims { sub: name.to_owned(), exp: (now + length).as_secs(), roles: roles.to_vec() };
+    jsonwebtoken::encode(&Header::new(Algorithm::HS256), &claims, &EncodingKey::from_secret(secret))
+}
+
+/// Lets a call pass that has one of the roles.
+#[derive(Clone)]
+pub(super) struct Guard {
+    /// Without any, everybody may call.
+    pub(super) keys: Option<Arc<Keys>>,
+    pub(super) roles: &'static [Role],
+}
+
+pub(super) async fn guard(State(guard): State<Guard>, mut request: Request, next: Next) -> Result<Response, Problem> {
+    let caller = match &guard.keys {
+        None => Caller { name: "anybody".to_owned() },
+        Some(keys) => {
+            let given = request.headers().get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
+            let token = given.and_then(|text| text.strip_prefix("Bearer "));
+            let claims = token.and_then(|token| keys.read(token));
+            let nobody =
+                || Problem::new(StatusCode::UNAUTHORIZED, "a good token is needed: Authorization: Bearer TOKEN");
+            let claims = claims.ok_or_else(nobody)?;
+            if !claims.roles.iter().any(|role| guard.roles.contains(role)) {
+                let detail = format!("this needs one of the roles {:?}", guard.roles).to_lowercase();
+                return Err(Problem::new(StatusCode::FORBIDDEN, detail));
+            }
+            Caller { name: claims.sub }
+        }
+    };
+    request.extensions_mut().insert(caller);
+    Ok(next.run(request).await)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+    use super::*;
+
+    #[test]
+    fn only_what_the_secret_signed_and_has_not_expired_is_good() {
+        let secret = [7; 32];
+        let keys = Keys::default().secret(&secret).unwrap();
+        let hour = Duration::from_secs(3600);
+        let good = sign(&secret, "me", &[Role::Worker], hour).unwrap();
+        assert_eq!(keys.read(&good).map(|claims| claims.sub), Some("me".to_owned()));
+        let forged = sign(&[8; 32], "me", &[Role::Operator], hour).unwrap();
+        let expired = jsonwebtoken::encode(
+            &Header::new(Algorithm::HS256),
+            &Claims { sub: "me".to_owned(), exp: 1_000_000, roles: vec![Role::Worker] },
+            &EncodingKey::from_secret(&secret),
+        );
+        let other = jsonwebtoken::encode(
+            &Header::new(Algorithm::HS384),
+            &Claims { sub: "me".to_owned(), exp: u64::from(u32::MAX), roles: vec![Role::Worker] },
+            &EncodingKey::from_secret(&secret),
+        );
+        for bad in [forged, expired.unwrap(), other.unwrap(), good.replace('.', ""), String::new()] {
+            assert!(keys.read(&bad).is_none(), "{bad}");
+        }
+        assert_eq!(Keys::default().secret(b"short").err(), Some(BadKey::Short));
+    }
+}

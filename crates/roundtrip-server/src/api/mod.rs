@@ -1,0 +1,215 @@
+//! The HTTP API.
+//!
+//! ```text
+//!   connection ──▶ limits ──▶ who calls, with which roles ──▶ one call of the store ──▶ JSON
+//! ```
+//!
+//! A call that changes something is answered after the commit that it speaks of. Failure modes:
+//! a store that is away, or full, is 503 with `Retry-After`, and nothing was done; a call whose
+//! answer was lost can be made again.
+
+pub mod auth;
+mod body;
+mod operate;
+mod problem;
+mod requests;
+mod serve;
+mod views;
+mod watch;
+mod work;
+
+use std::collections::BTreeMap;
+use std::fmt::Display;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::middleware::from_fn_with_state;
+use axum::{Json, Router};
+use roundtrip::inbox::Identity;
+use roundtrip::listener::Submitter;
+use roundtrip::station::Shutdown;
+use roundtrip::store::{ReadExt, Store};
+use utoipa::OpenApi;
+use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityScheme};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use auth::{Caller, Guard, Keys, Role, guard};
+use problem::Problem;
+
+pub use serve::{Limits, serve};
+
+/// How long the store has to answer before the program counts as not ready.
+const READY_WITHIN: Duration = Duration::from_secs(3);
+
+/// Who may submit.
+const SUBMITTERS: &[Role] = &[Role::Submitter, Role::Operator];
+
+/// What calls work with.
+#[derive(Clone)]
+pub struct Api(Arc<Inner>);
+
+impl std::ops::Deref for Api {
+    type Target = Inner;
+
+    fn deref(&self) -> &Inner {
+        &self.0
+    }
+}
+
+/// What calls work with.
+pub struct Inner {
+    store: Arc<dyn Store>,
+    submitter: Submitter,
+    routes: BTreeMap<String, Intake>,
+    keys: Option<Arc<Keys>>,
+    wait_max: Duration,
+    shutdown: Shutdown,
+}
+
+/// How a route takes requests over the API.
+#[derive(Clone, Debug)]
+pub struct Intake {
+    /// Whether it does.
+    pub submit: bool,
+    /// A path of its own.
+    pub path: Option<String>,
+    /// Whether parameters of a query or a form are the fields of a request under that path.
+    pub forms: bool,
+    /// What makes it the same request.
+    pub identity: Identity,
+}
+
+impl Inner {
+    fn stopping(&self) -> bool {
+        self.shutdown.is_cancelled()
+    }
+}
+
+impl Api {
+    /// Serves this store; without keys, everybody may call everything.
+    pub fn new(
+        store: Arc<dyn Store>,
+        routes: BTreeMap<String, Intake>,
+        keys: Option<Keys>,
+        wait_max: Duration,
+        shutdown: Shutdown,
+    ) -> Api {
+        let submitter = Submitter::new(store.clone());
+        Api(Arc::new(Inner { store, submitter, routes, keys: keys.map(Arc::new), wait_max, shutdown }))
+    }
+
+    /// All calls.
+    pub fn router(&self) -> Router {
+        let (mut router, document) = self.described();
+        let document = Arc::new(document);
+        for (name, path) in self.routes.iter().filter_map(|(name, intake)| Some((name, intake.path.as_ref()?))) {
+            let name = name.clone();
+            let submit =
+                move |state, query, headers, body| requests::submit_at(name.clone(), state, query, headers, body);
+            let guarding = Guard { keys: self.keys.clone(), roles: SUBMITTERS };
+            let submitting = axum::routing::post(submit).route_layer(from_fn_with_state(guarding, guard));
+            router = router.route(path, submitting);
+        }
+        router
+            .route("/v1/openapi.json", axum::routing::get(move || async move { Json((*document).clone()) }))
+            .fallback(|| async {
+                Problem::not_found("there is nothing at this path; /v1/openapi.json names what there is")
+            })
+            .method_not_allowed_fallback(|| async {
+                Problem::new(StatusCode::METHOD_NOT_ALLOWED, "this path takes another method")
+            })
+            .with_state(self.clone())
+    }
+
+    /// The calls and their description; both come from the same place.
+    fn described(&self) -> (Router<Api>, utoipa::openapi::OpenApi) {
+        let open = OpenApiRouter::with_openapi(Description::openapi()).routes(routes!(health)).routes(routes!(ready));
+        let viewer = OpenApiRouter::new()
+            .routes(routes!(watch::counts))
+            .routes(routes!(watch::routes))
+            .routes(routes!(watch::lanes))
+            .routes(routes!(watch::lane))
+            .routes(routes!(watch::origins))
+            .routes(routes!(watch::updates))
+            .routes(routes!(requests::list))
+            .routes(routes!(requests::timeline));
+        let reader = OpenApiRouter::new().routes(routes!(requests::get));
+        let submitter = OpenApiRouter::new().routes(routes!(requests::submit)).routes(routes!(requests::submit_bulk));
+        let worker = OpenApiRouter::new()
+            .routes(routes!(work::lease))
+            .routes(routes!(work::extend))
+            .routes(routes!(work::answer))
+            .routes(routes!(work::fail))
+            .routes(routes!(work::release));
+        let operator = OpenApiRouter::new()
+            .routes(routes!(requests::mend))
+            .routes(routes!(operate::route))
+            .routes(routes!(operate::lane));
+        let guarded = |router: OpenApiRouter<Api>, roles: &'static [Role]| {
+            let guarding = Guard { keys: self.keys.clone(), roles };
+            router.route_layer(from_fn_with_state(guarding, guard))
+        };
+        open.merge(guarded(viewer, &[Role::Viewer, Role::Operator]))
+            .merge(guarded(reader, &[Role::Viewer, Role::Operator, Role::Submitter]))
+            .merge(guarded(submitter, SUBMITTERS))
+            .merge(guarded(worker, &[Role::Worker]))
+            .merge(guarded(operator, &[Role::Operator]))
+            .split_for_parts()
+    }
+
+    /// The description of all calls, as OpenAPI 3.1.
+    pub fn description(&self) -> utoipa::openapi::OpenApi {
+        self.described().1
+    }
+}
+
+#[derive(OpenApi)]
+#[openapi(
+    info(title = "Roundtrip", description = "Requests in, work handed out, answers delivered, each exactly once."),
+    modifiers(&Bearer),
+    security(("bearer" = [])),
+)]
+struct Description;
+
+/// Calls bring a token.
+struct Bearer;
+
+impl utoipa::Modify for Bearer {
+    fn modify(&self, document: &mut utoipa::openapi::OpenApi) {
+        let components = document.components.get_or_insert_default();
+        components.add_security_scheme("bearer", SecurityScheme::Http(Http::new(HttpAuthScheme::Bearer)));
+    }
+}
+
+/// Whether the program runs.
+#[utoipa::path(get, path = "/health", tag = "health", security(()), responses((status = 200, description = "It runs.", body = String)))]
+async fn health() -> &'static str {
+    "ok\n"
+}
+
+/// Whether the store answers.
+#[utoipa::path(
+    get, path = "/ready", tag = "health", security(()),
+    responses(
+        (status = 200, description = "It does.", body = String),
+        (status = 503, description = "It does not, or the program is about to stop.", body = Problem, content_type = "application/problem+json"),
+    ),
+)]
+async fn ready(State(api): State<Api>) -> Result<&'static str, Problem> {
+    if api.stopping() {
+        return Err(Problem::later("the program is about to stop"));
+    }
+    match tokio::time::timeout(READY_WITHIN, api.store.origins()).await {
+        Ok(Ok(_)) => Ok("ready\n"),
+        Ok(Err(error)) => Err(error.into()),
+        Err(_) => Err(Problem::later("the store does not answer")),
+    }
+}
+
+/// Every act of a person is in the log, whatever came of it.
+fn audit(caller: &Caller, act: &str, on: &impl Display) {
+    tracing::info!(target: "audit", by = %caller.name, act, %on, "an operator acted");
+}

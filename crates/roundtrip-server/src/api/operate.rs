@@ -1,0 +1,114 @@
+//! What a person does to routes and lanes. Every one of these is in the log, with who did it.
+
+use axum::extract::rejection::JsonRejection;
+use axum::extract::{Path, State};
+use axum::{Extension, Json};
+use roundtrip::store::StoreExt;
+use roundtrip::store::op::{AfterCancel, Effect, LaneOrder, Missing, Order, Outcome, Pause};
+use roundtrip::words::{ErrorClass, ErrorNote, LaneName, Nonce, RouteName};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::Api;
+use super::auth::Caller;
+use super::problem::Problem;
+
+/// It is done.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub(super) struct Done {
+    /// `done`, or `already` if it was so before.
+    pub result: &'static str,
+}
+
+fn done(outcome: Outcome, what: &str) -> Result<Json<Done>, Problem> {
+    match outcome {
+        Outcome::Applied(_) => Ok(Json(Done { result: "done" })),
+        Outcome::Duplicate(_) => Ok(Json(Done { result: "already" })),
+        Outcome::NotFound(_) => Err(Problem::not_found(format!("no {what} of this name is here"))),
+        Outcome::Invalid(invalid) => Err(invalid.into()),
+        other => Err(Problem::conflict(format!("refused: {other:?}"))),
+    }
+}
+
+/// Stops a route's work, or lets it go on. What is in a worker's hand goes on.
+#[utoipa::path(
+    post, path = "/v1/routes/{route}/{order}", tag = "operations",
+    params(("route" = String, Path, description = "Which route."), ("order" = String, Path, description = "`pause` or `resume`.")),
+    responses(
+        (status = 200, description = "It is so.", body = Done),
+        (status = "default", description = "Why not.", body = Problem, content_type = "application/problem+json"),
+    ),
+)]
+pub(super) async fn route(
+    State(api): State<Api>,
+    Path((route, order)): Path<(String, String)>,
+    Extension(caller): Extension<Caller>,
+) -> Result<Json<Done>, Problem> {
+    let paused = match order.as_str() {
+        "pause" => true,
+        "resume" => false,
+        _ => return Err(Problem::not_found(format!("nobody can {order:?} a route: pause or resume it"))),
+    };
+    let outcome = api.store.apply_one(Pause { route: RouteName::new(&route)?, paused }).await?;
+    super::audit(&caller, &order, &route);
+    done(outcome, "route")
+}
+
+/// What is ordered of a lane.
+#[derive(Clone, Debug, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct LaneCall {
+    /// With `pause`: why, for the person who reads it.
+    pub reason: Option<String>,
+    /// With `quarantine`: for how long, in milliseconds.
+    pub for_ms: Option<u64>,
+    /// With `reconcile`: the next slot that is free on the chain, after all that was used there was matched.
+    pub next: Option<u64>,
+    /// With `cancel`: which slot.
+    pub nonce: Option<u64>,
+    /// With `cancel`: whether the answers go out again on another slot; else they are dead letters.
+    pub requeue: bool,
+}
+
+/// Pauses, resumes, quarantines or reconciles a lane, or cancels what is on one of its slots.
+#[utoipa::path(
+    post, path = "/v1/lanes/{lane}/{order}", tag = "operations",
+    params(("lane" = String, Path, description = "Which lane."),
+        ("order" = String, Path, description = "`pause`, `resume`, `quarantine`, `reconcile` or `cancel`.")),
+    request_body = LaneCall,
+    responses(
+        (status = 200, description = "It is so.", body = Done),
+        (status = "default", description = "Why not.", body = Problem, content_type = "application/problem+json"),
+    ),
+)]
+pub(super) async fn lane(
+    State(api): State<Api>,
+    Path((lane, order)): Path<(String, String)>,
+    Extension(caller): Extension<Caller>,
+    call: Result<Json<LaneCall>, JsonRejection>,
+) -> Result<Json<Done>, Problem> {
+    let Json(call) = call?;
+    let missing = |what: &str| Problem::unprocessable(format!("`{what}` is missing"));
+    let what = match order.as_str() {
+        "pause" => Order::Pause { reason: call.reason.clone().unwrap_or_else(|| format!("by {}", caller.name)).into() },
+        "resume" => Order::Resume,
+        "quarantine" => Order::Quarantine { for_ms: call.for_ms.ok_or_else(|| missing("for_ms"))? },
+        "reconcile" => Order::Reconcile { outside_next: Nonce(call.next.ok_or_else(|| missing("next"))?) },
+        "cancel" => {
+            let note = || ErrorNote::new(ErrorClass::Fatal, &format!("cancelled by {}", caller.name));
+            let then = if call.requeue { AfterCancel::Requeue } else { AfterCancel::Dead(note()) };
+            Order::Cancel { nonce: Nonce(call.nonce.ok_or_else(|| missing("nonce"))?), then }
+        }
+        _ => {
+            let why = format!("nobody can {order:?} a lane: pause, resume, quarantine, reconcile or cancel");
+            return Err(Problem::not_found(why));
+        }
+    };
+    let outcome = api.store.apply_one(LaneOrder { lane: LaneName::new(&lane)?, order: what }).await?;
+    super::audit(&caller, &order, &lane);
+    match outcome {
+        Outcome::NotFound(Missing::Parcel(nonce)) => Err(Problem::not_found(format!("nothing is on slot {}", nonce.0))),
+        Outcome::Applied(Effect::Lane(_)) => Ok(Json(Done { result: "done" })),
+        outcome => done(outcome, "lane"),
+    }
+}

@@ -1,0 +1,123 @@
+//! Serving connections, with limits.
+//!
+//! ```text
+//!   accept ──▶ TLS, if wanted ──▶ headers within their limits ──▶ a call, if there is room ──▶ router
+//! ```
+//!
+//! Failure modes: beyond the limit of connections nobody is accepted until one ends, so callers
+//! wait; beyond the limit of calls they are told to come again (503). When it is time to stop,
+//! calls under way are finished, and no new one is taken.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::{DefaultBodyLimit, Request, State};
+use axum::middleware::{Next, from_fn_with_state};
+use axum::response::Response;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto::Builder;
+use hyper_util::server::graceful::GracefulShutdown;
+use hyper_util::service::TowerToHyperService;
+use roundtrip::station::{Shutdown, StationError};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+use tokio_rustls::TlsAcceptor;
+
+use super::problem::Problem;
+
+/// How long a caller has to show its headers, or to shake hands.
+const HEADERS_WITHIN: Duration = Duration::from_secs(10);
+/// How long to wait after a connection could not be accepted.
+const ACCEPT_AGAIN: Duration = Duration::from_millis(50);
+/// How long calls under way have to end.
+const STOP_WITHIN: Duration = Duration::from_secs(20);
+
+/// How much is taken at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Largest body, in bytes.
+    pub body_bytes_max: usize,
+    /// Longest headers, in bytes.
+    pub header_bytes_max: usize,
+    /// Most connections.
+    pub connections_max: usize,
+    /// Most calls.
+    pub calls_max: usize,
+}
+
+/// Serves until told to stop.
+pub async fn serve(
+    listener: TcpListener,
+    router: Router,
+    limits: Limits,
+    tls: Option<TlsAcceptor>,
+    shutdown: Shutdown,
+) -> Result<(), StationError> {
+    let calls = Arc::new(Semaphore::new(limits.calls_max));
+    let router =
+        router.layer(DefaultBodyLimit::max(limits.body_bytes_max)).layer(from_fn_with_state(calls, one_of_many));
+    let connections = Arc::new(Semaphore::new(limits.connections_max));
+    let graceful = GracefulShutdown::new();
+    let mut under_way = JoinSet::new();
+    loop {
+        let Ok(place) = connections.clone().acquire_owned().await else { break };
+        while under_way.try_join_next().is_some() {}
+        let accepted = tokio::select! {
+            () = shutdown.cancelled() => break,
+            accepted = listener.accept() => accepted,
+        };
+        let stream = match accepted {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                tracing::warn!(%error, "a connection was not accepted");
+                tokio::time::sleep(ACCEPT_AGAIN).await;
+                continue;
+            }
+        };
+        let (router, tls, watcher) = (router.clone(), tls.clone(), graceful.watcher());
+        under_way.spawn(async move {
+            let _place = place;
+            match tls {
+                None => converse(stream, router, limits, watcher).await,
+                Some(tls) => {
+                    if let Ok(Ok(stream)) = tokio::time::timeout(HEADERS_WITHIN, tls.accept(stream)).await {
+                        converse(stream, router, limits, watcher).await;
+                    }
+                }
+            }
+        });
+    }
+    drop(listener);
+    if tokio::time::timeout(STOP_WITHIN, graceful.shutdown()).await.is_err() {
+        tracing::warn!("calls under way did not end in time, and are cut off");
+    }
+    Ok(())
+}
+
+/// Serves one connection until its end.
+async fn converse(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    router: Router,
+    limits: Limits,
+    watcher: hyper_util::server::graceful::Watcher,
+) {
+    let mut builder = Builder::new(TokioExecutor::new());
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(HEADERS_WITHIN).max_buf_size(limits.header_bytes_max);
+    let header_list = u32::try_from(limits.header_bytes_max).unwrap_or(u32::MAX);
+    builder.http2().timer(TokioTimer::new()).max_header_list_size(header_list);
+    let connection = builder.serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
+    if let Err(error) = watcher.watch(connection.into_owned()).await {
+        tracing::debug!(%error, "a connection ended badly");
+    }
+}
+
+/// Lets a call pass if there is room.
+async fn one_of_many(State(calls): State<Arc<Semaphore>>, request: Request, next: Next) -> Result<Response, Problem> {
+    match calls.try_acquire() {
+        Ok(_place) => Ok(next.run(request).await),
+        Err(_) => Err(Problem::later("too many calls at a time")),
+    }
+}

@@ -1,0 +1,579 @@
+//! What is shown of the store, in the words of the wire.
+
+use roundtrip::inbox::{End, Standing, StateKind};
+use roundtrip::sender::{LaneStatus, ParcelStage};
+use roundtrip::store::journal::{Entry, Event, Subject};
+use roundtrip::store::query::{
+    Bodies, Count, Found, LaneView, OriginView, ParcelView, Phase, ReceiptView, RequestView, RouteView,
+};
+use roundtrip::words::{ErrorClass, ErrorNote, Moment};
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use utoipa::ToSchema;
+
+use super::body::{WireEncoding, shown};
+
+/// Where a request is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum State {
+    /// Not yet due, or not yet final enough.
+    Held,
+    /// Ready for a worker.
+    Queued,
+    /// In a worker's hand.
+    Leased,
+    /// Answered, not yet final enough to be sent.
+    Waiting,
+    /// Answered, to be sent or fetched.
+    Ready,
+    /// On a slot of a lane.
+    Assigned,
+    /// In a block.
+    Included,
+    /// At the route's depth.
+    Confirmed,
+    /// A dead letter.
+    Dead,
+    /// Ended well.
+    Settled,
+    /// Ended by its deadline.
+    Expired,
+    /// Ended because it was taken back.
+    Withdrawn,
+    /// Ended because somebody else answered.
+    Elsewhere,
+}
+
+impl From<StateKind> for State {
+    fn from(state: StateKind) -> State {
+        match state {
+            StateKind::Held => State::Held,
+            StateKind::Queued => State::Queued,
+            StateKind::Leased => State::Leased,
+            StateKind::Waiting => State::Waiting,
+            StateKind::Ready => State::Ready,
+            StateKind::Assigned => State::Assigned,
+            StateKind::Included => State::Included,
+            StateKind::Confirmed => State::Confirmed,
+            StateKind::Dead => State::Dead,
+            StateKind::Settled => State::Settled,
+            StateKind::Expired => State::Expired,
+            StateKind::Withdrawn => State::Withdrawn,
+            StateKind::Elsewhere => State::Elsewhere,
+        }
+    }
+}
+
+impl From<End> for State {
+    fn from(end: End) -> State {
+        match end {
+            End::Settled => State::Settled,
+            End::Dead => State::Dead,
+            End::Expired => State::Expired,
+            End::Withdrawn => State::Withdrawn,
+            End::Elsewhere => State::Elsewhere,
+        }
+    }
+}
+
+impl State {
+    /// The state of live requests that this is, if it is one.
+    pub(super) fn live(self) -> Option<StateKind> {
+        StateKind::LIVE.into_iter().find(|kind| State::from(*kind) == self)
+    }
+}
+
+/// Finality of a request's origin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum WireStanding {
+    /// It is there, and may still go.
+    Seen,
+    /// It stays.
+    Final,
+    /// A reorg took it away.
+    Orphaned,
+}
+
+impl From<Standing> for WireStanding {
+    fn from(standing: Standing) -> WireStanding {
+        match standing {
+            Standing::Seen => WireStanding::Seen,
+            Standing::Final => WireStanding::Final,
+            Standing::Orphaned => WireStanding::Orphaned,
+        }
+    }
+}
+
+/// What went wrong.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub(super) struct WireError {
+    /// `transport`, `retryable`, `fatal` or `crash`.
+    pub class: &'static str,
+    /// In words.
+    pub text: String,
+}
+
+impl From<&ErrorNote> for WireError {
+    fn from(note: &ErrorNote) -> WireError {
+        let class = match note.class {
+            ErrorClass::Transport => "transport",
+            ErrorClass::Retryable => "retryable",
+            ErrorClass::Fatal => "fatal",
+            ErrorClass::Crash => "crash",
+        };
+        WireError { class, text: note.text.to_string() }
+    }
+}
+
+/// A request.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub(super) struct WireRequest {
+    /// Its id.
+    pub id: String,
+    /// Where it is, or how it ended.
+    pub state: State,
+    /// Which generation of its id.
+    pub generation: u32,
+    /// Its route, while it is live.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub route: Option<String>,
+    /// Its place in the order of admission.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub seq: Option<u64>,
+    /// Which content, from 0.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub revision: Option<u16>,
+    /// Finality of its origin.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub standing: Option<WireStanding>,
+    /// When it came in, in milliseconds since 1970.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub admitted_at_ms: Option<u64>,
+    /// When it ended.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ended_at_ms: Option<u64>,
+    /// Not to be worked on before.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub due: Option<WireMoment>,
+    /// Of no use after.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub deadline: Option<WireMoment>,
+    /// How often it was handed out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub attempts: Option<u16>,
+    /// How often a worker died or went silent with it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub crashes: Option<u16>,
+    /// Who works on it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub worker: Option<String>,
+    /// On which lane its answer is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lane: Option<String>,
+    /// On which slot of it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub nonce: Option<u64>,
+    /// What last went wrong.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<WireError>,
+    /// How to read what is asked.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub encoding: Option<WireEncoding>,
+    /// What is asked; not in lists.
+    #[schema(value_type = Option<Object>)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub payload: Option<Box<RawValue>>,
+    /// How to read the answer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub response_encoding: Option<WireEncoding>,
+    /// The answer, as long as it is kept.
+    #[schema(value_type = Option<Object>)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub response: Option<Box<RawValue>>,
+}
+
+/// When something is due: by the clock, or by a chain's.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+#[serde(untagged)]
+pub(super) enum WireMoment {
+    /// At this time, in milliseconds since 1970.
+    At {
+        /// The time.
+        at_ms: u64,
+    },
+    /// At this height of an origin.
+    Height {
+        /// Whose.
+        origin: String,
+        /// Which.
+        height: u64,
+    },
+    /// At this time of an origin's blocks.
+    BlockTime {
+        /// Whose.
+        origin: String,
+        /// When.
+        block_time_ms: u64,
+    },
+}
+
+impl From<&Moment> for WireMoment {
+    fn from(moment: &Moment) -> WireMoment {
+        match moment {
+            Moment::At(at) => WireMoment::At { at_ms: at.0 },
+            Moment::Height(place) => WireMoment::Height { origin: place.origin.to_string(), height: place.height.0 },
+            Moment::BlockTime { origin, at } => {
+                WireMoment::BlockTime { origin: origin.to_string(), block_time_ms: at.0 }
+            }
+        }
+    }
+}
+
+impl From<Found> for WireRequest {
+    fn from(found: Found) -> WireRequest {
+        match found {
+            Found::Live(view, bodies) => WireRequest::from(*view).with(&bodies),
+            Found::Ended(receipt) => receipt.into(),
+        }
+    }
+}
+
+impl From<ReceiptView> for WireRequest {
+    fn from(receipt: ReceiptView) -> WireRequest {
+        let ended_at_ms = Some(receipt.ended_at.0);
+        WireRequest { ended_at_ms, ..WireRequest::bare(receipt.id.to_string(), receipt.end.into(), receipt.generation) }
+    }
+}
+
+impl From<RequestView> for WireRequest {
+    fn from(view: RequestView) -> WireRequest {
+        let state = view.phase.kind().into();
+        let (mut worker, mut slot) = (None, None);
+        match &view.phase {
+            Phase::Leased { worker: name, .. } => worker = Some(name.to_string()),
+            Phase::Assigned { lane, nonce, .. } => slot = Some((lane.to_string(), nonce.0)),
+            _ => {}
+        }
+        let (lane, nonce) = slot.unzip();
+        WireRequest {
+            route: Some(view.route.to_string()),
+            seq: Some(view.seq.0),
+            revision: Some(view.revision),
+            standing: Some(view.standing.into()),
+            admitted_at_ms: Some(view.admitted_at.0),
+            due: view.due.as_ref().map(WireMoment::from),
+            deadline: view.deadline.as_ref().map(WireMoment::from),
+            attempts: Some(view.attempts),
+            crashes: Some(view.crashes),
+            worker,
+            lane,
+            nonce,
+            error: view.error.as_ref().map(WireError::from),
+            ..WireRequest::bare(view.id.to_string(), state, view.generation)
+        }
+    }
+}
+
+impl WireRequest {
+    fn bare(id: String, state: State, generation: u32) -> WireRequest {
+        WireRequest {
+            id,
+            state,
+            generation,
+            route: None,
+            seq: None,
+            revision: None,
+            standing: None,
+            admitted_at_ms: None,
+            ended_at_ms: None,
+            due: None,
+            deadline: None,
+            attempts: None,
+            crashes: None,
+            worker: None,
+            lane: None,
+            nonce: None,
+            error: None,
+            encoding: None,
+            payload: None,
+            response_encoding: None,
+            response: None,
+        }
+    }
+
+    fn with(self, bodies: &Bodies) -> WireRequest {
+        let (encoding, payload) = shown(&bodies.payload);
+        let (response_encoding, response) = bodies.response.as_ref().map(shown).unzip();
+        WireRequest { encoding: Some(encoding), payload: Some(payload), response_encoding, response, ..self }
+    }
+}
+
+/// A page of requests.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub(super) struct WirePage {
+    /// The requests, oldest first. There may be fewer than were asked for, even none, and still a next page.
+    pub requests: Vec<WireRequest>,
+    /// What to give as `after` for the next page; none at the end.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub next: Option<u64>,
+}
+
+/// How many requests of a route are in a state.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub(super) struct WireCount {
+    /// Which route.
+    pub route: String,
+    /// Which state.
+    pub state: State,
+    /// How many.
+    pub requests: u64,
+    /// When the oldest of them came in, in milliseconds since 1970.
+    pub oldest_at_ms: u64,
+}
+
+impl From<Count> for WireCount {
+    fn from(count: Count) -> WireCount {
+        let Count { route, state, requests, oldest_at } = count;
+        WireCount { route: route.to_string(), state: state.into(), requests, oldest_at_ms: oldest_at.0 }
+    }
+}
+
+/// A route.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub(super) struct WireRoute {
+    /// Its name.
+    pub name: String,
+    /// Whether it hands out nothing.
+    pub paused: bool,
+    /// Where its answers go.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub destination: Option<String>,
+    /// How many live requests it takes before it pushes back.
+    pub capacity: u64,
+    /// How long a lease lasts, in milliseconds.
+    pub lease_ms: u64,
+    /// How many attempts fail before a request is a dead letter.
+    pub attempts_max: u16,
+}
+
+impl From<RouteView> for WireRoute {
+    fn from(view: RouteView) -> WireRoute {
+        WireRoute {
+            name: view.name.to_string(),
+            paused: view.paused,
+            destination: view.policy.destination.as_ref().map(ToString::to_string),
+            capacity: view.policy.capacity,
+            lease_ms: view.policy.lease_ms,
+            attempts_max: view.policy.attempts_max,
+        }
+    }
+}
+
+/// A lane.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub(super) struct WireLane {
+    /// Its name.
+    pub name: String,
+    /// Whose answers it carries.
+    pub destination: String,
+    /// `active`, `paused`, `quarantined` or `stopped`.
+    pub status: &'static str,
+    /// Why, if it is paused.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// Until when, if it is quarantined, in milliseconds since 1970.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub until_ms: Option<u64>,
+    /// How many parcels may be under way.
+    pub window: u32,
+    /// The next slot.
+    pub next: u64,
+    /// Every slot below is used up beyond any reorg.
+    pub settled: u64,
+    /// How many parcels are not final.
+    pub under_way: usize,
+    /// The parcels, by slot; not in lists.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub parcels: Vec<WireParcel>,
+}
+
+impl From<LaneView> for WireLane {
+    fn from(view: LaneView) -> WireLane {
+        let (status, reason, until_ms) = status_of(&view.status);
+        WireLane {
+            name: view.name.to_string(),
+            destination: view.destination.to_string(),
+            status,
+            reason,
+            until_ms,
+            window: view.window,
+            next: view.next.0,
+            settled: view.settled.0,
+            under_way: view.under_way,
+            parcels: view.parcels.iter().map(WireParcel::from).collect(),
+        }
+    }
+}
+
+fn status_of(status: &LaneStatus) -> (&'static str, Option<String>, Option<u64>) {
+    match status {
+        LaneStatus::Active => ("active", None, None),
+        LaneStatus::Paused { reason } => ("paused", Some(reason.to_string()), None),
+        LaneStatus::Quarantined { until } => ("quarantined", None, Some(until.0)),
+        LaneStatus::Stopped => ("stopped", None, None),
+    }
+}
+
+/// What a slot carries.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub(super) struct WireParcel {
+    /// Which slot.
+    pub nonce: u64,
+    /// `assigned`, `included` or `confirmed`.
+    pub stage: &'static str,
+    /// The requests whose answers it carries.
+    pub requests: Vec<String>,
+    /// The hashes of its signed attempts, oldest first.
+    pub attempts: Vec<String>,
+    /// Whether it is to be cancelled.
+    pub cancelled: bool,
+}
+
+impl From<&ParcelView> for WireParcel {
+    fn from(view: &ParcelView) -> WireParcel {
+        let stage = match view.stage {
+            ParcelStage::Assigned => "assigned",
+            ParcelStage::Included => "included",
+            ParcelStage::Confirmed => "confirmed",
+        };
+        WireParcel {
+            nonce: view.nonce.0,
+            stage,
+            requests: view.deliveries.iter().map(ToString::to_string).collect(),
+            attempts: view.attempts.iter().map(|attempt| format!("0x{}", attempt.hash)).collect(),
+            cancelled: view.cancel.is_some(),
+        }
+    }
+}
+
+/// An origin of requests, such as a chain, and its clock.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub(super) struct WireOrigin {
+    /// Its name.
+    pub name: String,
+    /// Its newest block.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub height: Option<u64>,
+    /// How far its clock is behind, in milliseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub behind_ms: Option<u64>,
+}
+
+impl From<OriginView> for WireOrigin {
+    fn from(view: OriginView) -> WireOrigin {
+        WireOrigin {
+            name: view.name.to_string(),
+            height: view.head.map(|head| head.height.0),
+            behind_ms: view.behind_ms,
+        }
+    }
+}
+
+/// A change.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub(super) struct WireEntry {
+    /// Its place in the journal.
+    pub position: u64,
+    /// When, in milliseconds since 1970.
+    pub at_ms: u64,
+    /// What happened, such as `admitted`, `leased`, `answered`, `ended`.
+    pub event: &'static str,
+    /// To which request.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub request: Option<String>,
+    /// Of or to which route.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub route: Option<String>,
+    /// On or to which lane.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lane: Option<String>,
+    /// On which slot.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub nonce: Option<u64>,
+    /// By which transaction.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub transaction: Option<String>,
+    /// By or to whom, how, or why.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub detail: Option<String>,
+}
+
+impl From<Entry> for WireEntry {
+    fn from(entry: Entry) -> WireEntry {
+        let (request, route, lane, group) = match entry.subject {
+            Subject::Request(id) => (Some(id.to_string()), None, None, None),
+            Subject::Lane(lane) => (None, None, Some(lane.to_string()), None),
+            Subject::Route(route) => (None, Some(route.to_string()), None, None),
+            Subject::Group(group) => (None, None, None, Some(group.to_string())),
+            Subject::Store => (None, None, None, None),
+        };
+        let at_ms = entry.at.0;
+        let position = entry.position;
+        let bare = |event| WireEntry {
+            position,
+            at_ms,
+            event,
+            request: request.clone(),
+            route: route.clone(),
+            lane: lane.clone(),
+            nonce: None,
+            transaction: None,
+            detail: group.clone(),
+        };
+        let detailed = |event, detail: String| WireEntry { detail: Some(detail), ..bare(event) };
+        let hash = |hash: &roundtrip::words::AttemptHash| Some(format!("0x{hash}"));
+        match entry.event {
+            Event::Admitted { route, generation } => {
+                WireEntry { route: Some(route.to_string()), ..detailed("admitted", format!("generation {generation}")) }
+            }
+            Event::Attached => bare("attached"),
+            Event::Finalized => bare("finalized"),
+            Event::Orphaned => bare("orphaned"),
+            Event::Included => bare("reincluded"),
+            Event::Superseded { revision } => detailed("superseded", format!("revision {revision}")),
+            Event::Leased { worker, attempt } => detailed("leased", format!("{worker}, attempt {attempt}")),
+            Event::Released => bare("released"),
+            Event::Failed { error, due } => detailed("failed", format!("{}; due again at {}", error.text, due.0)),
+            Event::Answered => bare("answered"),
+            Event::Assigned { lane, nonce } => {
+                WireEntry { lane: Some(lane.to_string()), nonce: Some(nonce.0), ..bare("assigned") }
+            }
+            Event::Mined { block } => WireEntry { transaction: hash(&block.attempt), ..bare("included") },
+            Event::Confirmed { block } => WireEntry { transaction: hash(&block.attempt), ..bare("confirmed") },
+            Event::Unmined => bare("moved_back"),
+            Event::Returned { error } => {
+                WireEntry { detail: error.map(|note| note.text.to_string()), ..bare("returned") }
+            }
+            Event::Published { destination } => detailed("delivered", destination.to_string()),
+            Event::Died { error } => detailed("died", error.text.to_string()),
+            Event::Rearmed => bare("rearmed"),
+            Event::Ended { end } => detailed("ended", format!("{end:?}").to_lowercase()),
+            Event::LaneStatus { status } => detailed("lane_status", status_of(&status).0.to_owned()),
+            Event::Attempted { nonce, hash: attempt } => {
+                WireEntry { nonce: Some(nonce.0), transaction: hash(&attempt), ..bare("attempted") }
+            }
+            Event::CancelWished { nonce, .. } => WireEntry { nonce: Some(nonce.0), ..bare("cancel_wished") },
+            Event::Filled { nonce, hash: attempt } => {
+                WireEntry { nonce: Some(nonce.0), transaction: hash(&attempt), ..bare("filled") }
+            }
+            Event::Sealed { items, request } => {
+                WireEntry { request: Some(request.to_string()), ..detailed("sealed", format!("{items} items")) }
+            }
+            Event::Defined => bare("defined"),
+            Event::Paused { paused } => bare(if paused { "paused" } else { "resumed" }),
+            Event::RolledBack => bare("rolled_back"),
+        }
+    }
+}

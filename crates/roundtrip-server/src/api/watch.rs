@@ -1,0 +1,232 @@
+//! What people and programs watch: counts, routes, lanes, origins, and the stream of updates.
+
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::time::Duration;
+
+use axum::Json;
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Path, Query, State};
+use axum::http::HeaderMap;
+use axum::response::sse::{Event, KeepAlive, Sse};
+use futures_util::Stream;
+use roundtrip::store::query::JournalPage;
+use roundtrip::store::{Changes, ReadExt, Topic};
+use roundtrip::words::LaneName;
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+
+use super::Api;
+use super::problem::Problem;
+use super::views::{WireCount, WireEntry, WireLane, WireOrigin, WireRoute};
+
+/// Updates in one read.
+const PAGE: usize = 256;
+/// How often to look for updates without a hint.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// How often something is sent where nothing happens.
+const ALIVE_EVERY: Duration = Duration::from_secs(15);
+
+/// Counts of live requests.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub(super) struct Counts {
+    /// Of each route and state that has any.
+    pub counts: Vec<WireCount>,
+}
+
+/// How many live requests each route has in each state.
+#[utoipa::path(
+    get, path = "/v1/counts", tag = "watch",
+    responses(
+        (status = 200, description = "The counts.", body = Counts),
+        (status = "default", description = "Why not.", body = Problem, content_type = "application/problem+json"),
+    ),
+)]
+pub(super) async fn counts(State(api): State<Api>) -> Result<Json<Counts>, Problem> {
+    let counts = api.store.counts().await?;
+    Ok(Json(Counts { counts: counts.into_iter().map(WireCount::from).collect() }))
+}
+
+/// All routes.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub(super) struct Routes {
+    /// By name.
+    pub routes: Vec<WireRoute>,
+}
+
+/// All routes.
+#[utoipa::path(
+    get, path = "/v1/routes", tag = "watch",
+    responses(
+        (status = 200, description = "The routes.", body = Routes),
+        (status = "default", description = "Why not.", body = Problem, content_type = "application/problem+json"),
+    ),
+)]
+pub(super) async fn routes(State(api): State<Api>) -> Result<Json<Routes>, Problem> {
+    let routes = api.store.routes().await?;
+    Ok(Json(Routes { routes: routes.into_iter().map(WireRoute::from).collect() }))
+}
+
+/// All lanes.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub(super) struct Lanes {
+    /// By name, without their parcels.
+    pub lanes: Vec<WireLane>,
+}
+
+/// All lanes, without their parcels.
+#[utoipa::path(
+    get, path = "/v1/lanes", tag = "watch",
+    responses(
+        (status = 200, description = "The lanes.", body = Lanes),
+        (status = "default", description = "Why not.", body = Problem, content_type = "application/problem+json"),
+    ),
+)]
+pub(super) async fn lanes(State(api): State<Api>) -> Result<Json<Lanes>, Problem> {
+    let lanes = api.store.lanes().await?;
+    Ok(Json(Lanes { lanes: lanes.into_iter().map(WireLane::from).collect() }))
+}
+
+/// One lane with its parcels.
+#[utoipa::path(
+    get, path = "/v1/lanes/{lane}", tag = "watch", params(("lane" = String, Path, description = "Which lane.")),
+    responses(
+        (status = 200, description = "The lane.", body = WireLane),
+        (status = "default", description = "Why not.", body = Problem, content_type = "application/problem+json"),
+    ),
+)]
+pub(super) async fn lane(State(api): State<Api>, Path(lane): Path<String>) -> Result<Json<WireLane>, Problem> {
+    let found = api.store.lane(LaneName::new(&lane)?).await?;
+    found.map(|lane| Json(lane.into())).ok_or_else(|| Problem::not_found(format!("no lane is called {lane:?}")))
+}
+
+/// All origins.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub(super) struct Origins {
+    /// By name.
+    pub origins: Vec<WireOrigin>,
+}
+
+/// Where requests come from, and how far the store has been told of each.
+#[utoipa::path(
+    get, path = "/v1/origins", tag = "watch",
+    responses(
+        (status = 200, description = "The origins.", body = Origins),
+        (status = "default", description = "Why not.", body = Problem, content_type = "application/problem+json"),
+    ),
+)]
+pub(super) async fn origins(State(api): State<Api>) -> Result<Json<Origins>, Problem> {
+    let origins = api.store.origins().await?;
+    Ok(Json(Origins { origins: origins.into_iter().map(WireOrigin::from).collect() }))
+}
+
+/// Which updates.
+#[derive(Clone, Debug, Default, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+pub(super) struct UpdatesQuery {
+    /// From this place of the journal on; from now on if absent. `Last-Event-ID` goes before it.
+    pub from: Option<u64>,
+    /// Only about this request.
+    pub request: Option<String>,
+    /// Only of or to this route. Updates that name no route, such as an answer's, are then left out.
+    pub route: Option<String>,
+    /// Only of this lane.
+    pub lane: Option<String>,
+    /// Only these events; several with commas.
+    pub event: Option<String>,
+}
+
+impl UpdatesQuery {
+    fn wants(&self, entry: &WireEntry) -> bool {
+        let fits = |wanted: &Option<String>, found: &Option<String>| wanted.is_none() || wanted == found;
+        let events =
+            self.event.as_deref().is_none_or(|events| events.split(',').any(|event| event.trim() == entry.event));
+        events
+            && fits(&self.request, &entry.request)
+            && fits(&self.route, &entry.route)
+            && fits(&self.lane, &entry.lane)
+    }
+}
+
+/// What happens, as it happens: server-sent events from the journal.
+///
+/// Each has its place in the journal as its id: whoever comes back with it as `Last-Event-ID` goes
+/// on where it was. An event `reset` says that what was asked for is forgotten: read the state anew.
+#[utoipa::path(
+    get, path = "/v1/updates", tag = "watch", params(UpdatesQuery),
+    responses(
+        (status = 200, description = "The stream.", body = WireEntry, content_type = "text/event-stream"),
+        (status = "default", description = "Why not.", body = Problem, content_type = "application/problem+json"),
+    ),
+)]
+pub(super) async fn updates(
+    State(api): State<Api>,
+    query: Result<Query<UpdatesQuery>, QueryRejection>,
+    headers: HeaderMap,
+) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, Problem> {
+    let Query(query) = query?;
+    let last =
+        headers.get("last-event-id").and_then(|value| value.to_str().ok()).and_then(|text| text.parse::<u64>().ok());
+    let from = match last.map(|last| last.saturating_add(1)).or(query.from) {
+        Some(from) => from,
+        None => api.store.journal(u64::MAX, 1).await?.head,
+    };
+    let changes = api.store.changes(Topic::Journal);
+    let reader = Reader { api, query, from, changes, ready: VecDeque::new() };
+    let stream = futures_util::stream::unfold(reader, |mut reader| async move {
+        let event = reader.next().await?;
+        Some((Ok(event), reader))
+    });
+    Ok(Sse::new(stream).keep_alive(KeepAlive::new().interval(ALIVE_EVERY)))
+}
+
+/// Whoever follows the journal.
+struct Reader {
+    api: Api,
+    query: UpdatesQuery,
+    from: u64,
+    changes: Changes,
+    ready: VecDeque<Event>,
+}
+
+impl Reader {
+    /// The next event; `None` when the program stops.
+    async fn next(&mut self) -> Option<Event> {
+        loop {
+            if let Some(event) = self.ready.pop_front() {
+                return Some(event);
+            }
+            if self.api.stopping() {
+                return None;
+            }
+            // A store that does not answer now is asked again.
+            let page = self.api.store.journal(self.from, PAGE).await.ok();
+            if page.is_some_and(|page| self.take(page)) {
+                continue;
+            }
+            tokio::select! {
+                () = self.changes.hinted() => {}
+                () = tokio::time::sleep(LOOK_EVERY) => {}
+                () = self.api.shutdown.cancelled() => {}
+            }
+        }
+    }
+
+    /// Takes what a page shows; whether there may be more at once.
+    fn take(&mut self, page: JournalPage) -> bool {
+        if page.reset {
+            self.ready.push_back(Event::default().event("reset").data("read the state anew"));
+            self.from = page.entries.first().map_or(page.head, |entry| entry.position);
+        }
+        let any = !page.entries.is_empty();
+        for entry in page.entries {
+            self.from = entry.position + 1;
+            let entry = WireEntry::from(entry);
+            if self.query.wants(&entry) {
+                let event = Event::default().id(entry.position.to_string()).event(entry.event);
+                self.ready.extend(event.json_data(&entry));
+            }
+        }
+        any || !self.ready.is_empty()
+    }
+}

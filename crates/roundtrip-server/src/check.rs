@@ -1,0 +1,68 @@
+//! What would not work, found out without running anything.
+
+use std::path::Path;
+use std::time::Duration;
+
+use roundtrip::store::{ReadExt, StoreError};
+
+use crate::config::{Config, Fault, Faults, Loaded};
+use crate::plan::Plan;
+use crate::run::{open_keys, open_store, open_tls};
+
+/// How long a store has to answer.
+const STORE_WITHIN: Duration = Duration::from_secs(10);
+
+/// Opens keys, calls nodes, and asks the store.
+pub async fn online(loaded: &Loaded, plan: &Plan) -> Result<(), Faults> {
+    let (store, mut faults) = tokio::join!(store(loaded), plan.probe(loaded));
+    faults.extend(store);
+    let api = &loaded.config.api;
+    if let Some(auth) = &api.auth
+        && let Err(error) = open_keys(auth).await
+    {
+        faults.push(loaded.fault(&["api", "auth"], format!("{error:#}")));
+    }
+    if let Some(Err(error)) = api.tls.as_ref().map(open_tls) {
+        faults.push(loaded.fault(&["api", "tls"], format!("{error:#}")));
+    }
+    Faults(faults).unless_any(())
+}
+
+/// What is wrong with the store, if anything is.
+async fn store(loaded: &Loaded) -> Option<Fault> {
+    let url = &loaded.config.store.url;
+    let fault = |text: String| Some(loaded.fault(&["store", "url"], text));
+    if let Some(file) = url.strip_prefix("sqlite:").map(|path| Path::new(path.strip_prefix("//").unwrap_or(path)))
+        && !file.exists()
+    {
+        // A look must not leave a file behind.
+        let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        return if folder.is_dir() { None } else { fault(format!("there is no folder {}", folder.display())) };
+    }
+    let store = match open_store(&loaded.config) {
+        Ok(store) => store,
+        // Whoever runs on it has found it well.
+        Err(error) if matches!(error.downcast_ref(), Some(StoreError::Owned { .. })) => return None,
+        Err(error) => return fault(format!("{error:#}")),
+    };
+    let answer = tokio::time::timeout(STORE_WITHIN, store.counts()).await;
+    // What could not be read needs no orderly end.
+    let _closed = tokio::time::timeout(STORE_WITHIN, store.close()).await;
+    match answer {
+        Ok(Ok(_)) => None,
+        Ok(Err(error)) => fault(error.to_string()),
+        Err(_) => fault(format!("the store did not answer within {} s", STORE_WITHIN.as_secs())),
+    }
+}
+
+/// What a configuration that makes sense comes to, in a line.
+pub fn summary(config: &Config) -> String {
+    let count = |n: usize, what: &str| format!("{n} {what}{}", if n == 1 { "" } else { "s" });
+    format!(
+        "all is well: {}, {}, {}, {}",
+        count(config.routes.len(), "route"),
+        count(config.destinations.len(), "destination"),
+        count(config.chains.len(), "chain"),
+        count(config.lanes.len(), "lane"),
+    )
+}

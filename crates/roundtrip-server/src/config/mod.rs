@@ -1,0 +1,159 @@
+//! The configuration: one TOML file, overridden by the environment.
+//!
+//! ```text
+//!   file ──▶ document ◀── environment
+//!               │
+//!               ├─ keys that nobody knows, values that do not fit ──▶ faults, each with its line
+//!               └─ Config
+//! ```
+//!
+//! Every fault is told at once. What needs more than the file, such as a route that names a
+//! chain that is not there, is for [`crate::plan`] to find.
+
+mod fault;
+mod file;
+mod model;
+mod reference;
+mod schema;
+mod values;
+
+pub use fault::{Fault, Faults, Place};
+pub use file::{Document, OVERRIDES, Path};
+pub use model::*;
+pub use reference::reference;
+pub use schema::schema;
+pub use values::{FinalBlocks, Span};
+
+use schema::unknown_keys;
+
+/// Most faults that are told of one file.
+const FAULTS_MAX: usize = 100;
+
+/// A configuration, and the document that it was read from, which knows where everything stands.
+#[derive(Debug)]
+pub struct Loaded {
+    /// What it says.
+    pub config: Config,
+    /// Where it says it.
+    pub document: Document,
+}
+
+impl Loaded {
+    /// A fault of the value at this path.
+    pub fn fault(&self, path: &[&str], text: impl Into<String>) -> Fault {
+        let path: Path = path.iter().map(|&part| part.to_owned()).collect();
+        Fault { place: self.document.place(&path), path, text: text.into() }
+    }
+}
+
+/// Reads a configuration of this text.
+pub fn load(file: &str, text: &str, environment: impl IntoIterator<Item = (String, String)>) -> Result<Loaded, Faults> {
+    let mut document = Document::read(file, text)?;
+    document.override_by(environment);
+    let mut faults = Faults::default();
+    for unknown in unknown_keys(&schema(), &document.values) {
+        let what = match unknown.meant {
+            Some(meant) => format!("nobody knows this key; is `{meant}` meant?"),
+            None => format!("nobody knows this key; known here: {}", unknown.known.join(", ")),
+        };
+        faults.0.push(Fault { place: document.place(&unknown.path), path: unknown.path.clone(), text: what });
+        document.remove(&unknown.path);
+    }
+    // What does not fit is taken out, so that the rest can be looked at.
+    let mut removed: Vec<Path> = Vec::new();
+    let config = loop {
+        let error = match serde_path_to_error::deserialize::<_, Config>(document.values.clone()) {
+            Ok(config) => break Some(config),
+            Err(error) => error,
+        };
+        let (path, text) = (path_of(error.path()), error.inner().to_string());
+        let missing = text.strip_prefix("missing field `").and_then(|rest| rest.strip_suffix('`'));
+        // What is missing only because it was taken out has been told.
+        if missing.is_none_or(|key| !removed.contains(&[&path[..], &[key.to_owned()]].concat())) {
+            let text = missing.map_or(text.clone(), |key| format!("`{key}` is missing"));
+            faults.0.push(Fault { place: document.place(&path), path: path.clone(), text });
+        }
+        // An item of a list cannot go without the others moving up: the whole list goes.
+        let taken = (1..=path.len()).rev().map(|length| &path[..length]).find(|path| document.remove(path));
+        match taken {
+            Some(taken) if faults.0.len() < FAULTS_MAX => removed.push(taken.to_vec()),
+            _ => break None,
+        }
+    };
+    match config {
+        Some(config) if faults.0.is_empty() => Ok(Loaded { config, document }),
+        _ => Err(in_order(faults)),
+    }
+}
+
+fn in_order(mut faults: Faults) -> Faults {
+    let line = |fault: &Fault| match &fault.place {
+        Some(Place::File { line, column, .. }) => (*line, *column),
+        _ => (usize::MAX, 0),
+    };
+    faults.0.sort_by_key(line);
+    faults
+}
+
+fn path_of(path: &serde_path_to_error::Path) -> Path {
+    use serde_path_to_error::Segment;
+    let part = |segment: &Segment| match segment {
+        Segment::Seq { index } => Some(index.to_string()),
+        Segment::Map { key } => Some(key.clone()),
+        Segment::Enum { variant } => Some(variant.clone()),
+        Segment::Unknown => None,
+    };
+    path.iter().filter_map(part).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+    use super::*;
+
+    fn faults(text: &str) -> Vec<String> {
+        let faults = load("r.toml", text, []).unwrap_err();
+        faults.0.iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn a_short_file_is_enough() {
+        let loaded = load("r.toml", "[store]\nurl = \"memory:\"\n[routes.square]\n", []).unwrap();
+        let route = &loaded.config.routes["square"];
+        assert_eq!((route.lease, route.submit), (Span::ms(60_000), true));
+        assert_eq!(loaded.config.api.listen.to_string(), "127.0.0.1:8080");
+    }
+
+    #[test]
+    fn every_fault_is_told_with_its_line() {
+        let text = r#"
+[store]
+uri = "memory:"
+
+[routes.square]
+lease = 5
+identity = 7
+on_duplicate = "atach"
+
+[[routes.square.events]]
+chain = "main"
+"#;
+        let expected = [
+            "r.toml:2:2: store: `url` is missing",
+            "r.toml:3:1: store.uri: nobody knows this key; is `url` meant?",
+            "r.toml:6:1: routes.square.lease: invalid type: integer `5`, expected a string",
+            "r.toml:7:1: routes.square.identity: write \"given\", \"content\", or a list of fields such as [\"/args/id\"]",
+            "r.toml:8:1: routes.square.on_duplicate: unknown variant `atach`, expected one of `attach`, `drop`, `rearm`, `new_generation`, `vote`",
+            "r.toml:10:1: routes.square.events.0: `event` is missing",
+        ];
+        assert_eq!(faults(text), expected);
+    }
+
+    #[test]
+    fn the_environment_has_its_place_too() {
+        let set = [("ROUNDTRIP__ROUTES__SQUARE__LEASE".to_owned(), "soon".to_owned())];
+        let faults = load("r.toml", "[store]\nurl = \"memory:\"\n", set).unwrap_err();
+        let told = "ROUNDTRIP__ROUTES__SQUARE__LEASE: routes.square.lease: \"soon\" is no length of time: write \"500ms\", \"15s\" or \"1h 30m\"";
+        assert_eq!(faults.to_string(), told);
+    }
+}

@@ -1,0 +1,14 @@
+//! The program: reads a configuration, runs what it says, and serves those who work and watch.
+//!
+//! ```text
+//!   roundtrip.toml ──▶ config ──▶ plan ──▶ run: the relay's stations, the API
+//!                                  └─────▶ check: what would not work
+//! ```
+
+pub mod api;
+pub mod check;
+pub mod config;
+pub mod init;
+pub mod plan;
+pub mod run;
+pub mod shelf;

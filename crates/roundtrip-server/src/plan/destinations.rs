@@ -1,0 +1,297 @@
+//! Destinations: where answers go, and how.
+
+use std::collections::BTreeMap;
+use std::hash::{BuildHasher, Hasher};
+use std::sync::Arc;
+
+use roundtrip::clock::Clock;
+use roundtrip::outbox::{Endpoint, RedisListSink, WebhookOptions, WebhookSink};
+use roundtrip::relay::Relay;
+use roundtrip::sender::{OnTimeout, Patience, SendOrder, SenderOptions};
+use roundtrip::store::Store;
+use roundtrip::store::projection::Template;
+use roundtrip::words::{Destination, HolderName, LaneName, ParseError};
+use roundtrip_evm::sender::LaneSigner;
+use roundtrip_evm::{ContractCall, EvmChain, EvmChainOptions, Gas, Outcomes, SignerSource};
+
+use super::Findings;
+use super::routes::{address, nodes};
+use crate::config::{
+    ChainConfig, DestinationConfig, Fault, KeepConfig, ListSinkConfig, Loaded, OnTimeoutConfig, SendOrderConfig,
+    TransactionsConfig, WebhookConfig,
+};
+use crate::run::read_secret;
+use crate::shelf::Shelf;
+
+const WEI_IN_GWEI: f64 = 1e9;
+
+/// How answers for a destination are delivered.
+#[derive(Debug)]
+pub enum Delivery {
+    /// As transactions.
+    Transactions(Box<Transactions>),
+    /// As webhooks.
+    Webhook(WebhookConfig),
+    /// Not at all: they are kept for whoever asks.
+    Keep(KeepConfig),
+    /// To a list.
+    List(ListSinkConfig),
+}
+
+/// Answers as transactions.
+#[derive(Debug)]
+pub struct Transactions {
+    chain: String,
+    /// What is called.
+    pub call: ContractCall,
+    options: EvmChainOptions,
+    send: SenderOptions,
+    outcomes: Outcomes,
+    lanes: Vec<(String, SignerSource)>,
+}
+
+/// Reads every destination; those that make no sense are left out, with faults.
+pub(super) fn plan(findings: &mut Findings<'_>) -> BTreeMap<String, Delivery> {
+    let mut planned = BTreeMap::new();
+    let mut owners: BTreeMap<String, String> = BTreeMap::new();
+    for (name, config) in findings.loaded.config.destinations.iter() {
+        if findings.ok(&["destinations", name], Destination::new(name)).is_none() {
+            continue;
+        }
+        let delivery = match config {
+            DestinationConfig { transactions: Some(config), webhook: None, keep: None, list: None } => {
+                transactions(findings, name, config, &mut owners).map(|found| Delivery::Transactions(Box::new(found)))
+            }
+            DestinationConfig { transactions: None, webhook: Some(config), keep: None, list: None } => {
+                Some(Delivery::Webhook(config.clone()))
+            }
+            DestinationConfig { transactions: None, webhook: None, keep: Some(config), list: None } => {
+                Some(Delivery::Keep(config.clone()))
+            }
+            DestinationConfig { transactions: None, webhook: None, keep: None, list: Some(config) } => {
+                findings.ok(&["destinations", name, "list"], list_of(config)).map(|_| Delivery::List(config.clone()))
+            }
+            _ => {
+                findings.add(
+                    &["destinations", name],
+                    "a destination is one of `transactions`, `webhook`, `keep` and `list`",
+                );
+                None
+            }
+        };
+        planned.extend(delivery.map(|delivery| (name.clone(), delivery)));
+    }
+    planned
+}
+
+fn transactions(
+    findings: &mut Findings<'_>,
+    name: &str,
+    config: &TransactionsConfig,
+    owners: &mut BTreeMap<String, String>,
+) -> Option<Transactions> {
+    let at = |key: &'static str| ["destinations", name, "transactions", key];
+    let chain = findings.chain(&at("chain"), &config.chain);
+    let lanes = lanes(findings, name, config, owners);
+    let contract = findings.ok(&at("contract"), address(&config.contract));
+    let call = contract.and_then(|contract| {
+        let call = match config.parcel_max {
+            0 | 1 => ContractCall::one(contract, &config.function),
+            _ => ContractCall::many(contract, &config.function),
+        };
+        let call = findings.ok(&at("function"), call)?;
+        match &config.arguments {
+            Some(arguments) => findings.ok(&at("arguments"), call.with_arguments(arguments)),
+            None => Some(call),
+        }
+    });
+    let mut outcomes = Outcomes::new();
+    for (refusal, outcome) in &config.outcomes {
+        let path = ["destinations", name, "transactions", "outcomes", refusal.as_str()];
+        outcomes = findings.ok(&path, outcomes.clone().on(refusal, *outcome)).unwrap_or(outcomes);
+    }
+    let [fee_cap, tip_min, balance_min] = [
+        ("fee_cap_gwei", config.fee_cap_gwei),
+        ("tip_min_gwei", config.tip_min_gwei),
+        ("balance_min_gwei", config.balance_min_gwei),
+    ]
+    .map(|(key, gwei)| findings.ok(&at(key), wei(gwei)));
+    let defaults = EvmChainOptions::default();
+    let options = EvmChainOptions {
+        finality: chain.as_ref()?.finality.0,
+        confirmations: config.confirmations,
+        gas: match config.gas {
+            Some(gas) => Gas::Fixed(gas),
+            None => Gas::Estimated { margin_percent: config.gas_margin_percent },
+        },
+        fee_cap: fee_cap?,
+        tip_min: tip_min?.max(defaults.tip_min),
+        balance_min: balance_min?,
+        ..defaults
+    };
+    let send = SenderOptions {
+        order: match config.order {
+            SendOrderConfig::Spread => SendOrder::Spread,
+            SendOrderConfig::Strict => SendOrder::Strict,
+        },
+        window: config.window,
+        parcel_max: config.parcel_max.max(1),
+        patience: Patience { resend_ms: config.resend.as_ms(), bump_ms: config.timeout.as_ms() },
+        on_timeout: match config.on_timeout {
+            OnTimeoutConfig::Bump => OnTimeout::Bump,
+            OnTimeoutConfig::FillAndRequeue => OnTimeout::FillAndRequeue,
+        },
+        quarantine_ms: config.quarantine.map(crate::config::Span::as_ms),
+        poll: chain.as_ref()?.poll.0,
+        ..SenderOptions::default()
+    };
+    Some(Transactions { chain: config.chain.clone(), call: call?, options, send, outcomes, lanes })
+}
+
+/// The accounts of a destination; each belongs to one alone.
+fn lanes(
+    findings: &mut Findings<'_>,
+    name: &str,
+    config: &TransactionsConfig,
+    owners: &mut BTreeMap<String, String>,
+) -> Vec<(String, SignerSource)> {
+    let path = ["destinations", name, "transactions", "lanes"];
+    if config.lanes.is_empty() {
+        findings.add(&path, "no lane is named: transactions need an account");
+    }
+    let mut found = Vec::new();
+    for (n, lane) in config.lanes.iter().enumerate() {
+        let at = n.to_string();
+        let path = [&path[..], &[at.as_str()]].concat();
+        if let Some(owner) = owners.insert(lane.clone(), name.to_owned()) {
+            findings.add(&path, format!("lane {lane:?} serves {owner:?} already: a lane serves one destination"));
+        }
+        match findings.loaded.config.lanes.get(lane) {
+            Some(config) => {
+                findings.ok(&["lanes", lane], LaneName::new(lane));
+                found.push((lane.clone(), config.signer.clone()));
+            }
+            None => findings.add(&path, format!("no lane is called {lane:?}: add [lanes.{lane}] with its signer")),
+        }
+    }
+    found
+}
+
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is checked to be in range")]
+fn wei(gwei: f64) -> Result<u128, String> {
+    let wei = gwei * WEI_IN_GWEI;
+    if wei.is_finite() && (0.0..1e30).contains(&wei) {
+        Ok(wei as u128)
+    } else {
+        Err(format!("{gwei} is no amount of gwei"))
+    }
+}
+
+fn list_of(config: &ListSinkConfig) -> Result<RedisListSink, String> {
+    let template = |text: &str| Template::new(text).map_err(|error| error.to_string());
+    let mut sink = RedisListSink::new(&config.url, template(&config.list)?).map_err(|error| error.to_string())?;
+    if let Some(value) = &config.value {
+        sink = sink.value(template(value)?).map_err(|error| error.to_string())?;
+    }
+    Ok(if config.capacity > 0 { sink.capacity(config.capacity) } else { sink })
+}
+
+async fn webhook_of(name: &str, config: &WebhookConfig, clock: Arc<dyn Clock>) -> Result<WebhookSink, anyhow::Error> {
+    let endpoint = Arc::new(endpoint_of(name, config).await.map_err(anyhow::Error::msg)?);
+    let options = WebhookOptions { timeout: config.timeout.0, ..WebhookOptions::default() };
+    Ok(WebhookSink::new(Arc::new(move |_| Some(endpoint.clone())), clock, options)?)
+}
+
+async fn endpoint_of(name: &str, config: &WebhookConfig) -> Result<Endpoint, String> {
+    let secret = read_secret(&config.secret).await.map_err(|error| error.to_string())?;
+    Endpoint::new(name, &config.url, secret.reveal()).map_err(|error| error.to_string())
+}
+
+/// A name that no other process has, and no other start of this one.
+fn own_name(name: &str) -> Result<HolderName, ParseError> {
+    let start = std::hash::RandomState::new().build_hasher().finish();
+    HolderName::new(&format!("shelf-{name}-{start:016x}"))
+}
+
+impl Transactions {
+    fn chain(&self, chain: &ChainConfig, signers: BTreeMap<LaneName, LaneSigner>) -> Result<EvmChain, anyhow::Error> {
+        let mut nodes = nodes(chain)?.into_iter();
+        let first = nodes.next().ok_or_else(|| anyhow::anyhow!("a chain without a node"))?;
+        let mut view = EvmChain::new(first, chain.chain_id, self.call.clone(), signers, self.options);
+        for node in nodes {
+            view = view.also(node);
+        }
+        Ok(view.outcomes(self.outcomes.clone()))
+    }
+}
+
+impl Delivery {
+    /// Adds who delivers.
+    pub(super) async fn send(
+        &self,
+        relay: Relay,
+        name: &str,
+        chains: &BTreeMap<String, ChainConfig>,
+        store: Arc<dyn Store>,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Relay, anyhow::Error> {
+        Ok(match self {
+            Delivery::Transactions(to) => {
+                let Some(chain) = chains.get(&to.chain) else { return Ok(relay) };
+                let mut signers = BTreeMap::new();
+                for (lane, source) in &to.lanes {
+                    signers.insert(LaneName::new(lane)?, source.open().await?);
+                }
+                let lanes: Vec<&str> = to.lanes.iter().map(|(lane, _)| lane.as_str()).collect();
+                relay.lanes(name, Arc::new(to.chain(chain, signers)?), &lanes, to.send)
+            }
+            Delivery::Webhook(config) => relay.sink(name, webhook_of(name, config, clock).await?),
+            Delivery::Keep(config) => {
+                let destination = Destination::new(name)?;
+                let shelf = Shelf { store, destination, holder: own_name(name)?, at_least: config.at_least.0 };
+                relay.station(&format!("shelf of {name}"), move |shutdown| shelf.run(shutdown))
+            }
+            Delivery::List(config) => relay.sink(name, list_of(config).map_err(anyhow::Error::msg)?),
+        })
+    }
+
+    /// Finds out whether its keys are there and fit.
+    pub(super) async fn probe(
+        &self,
+        loaded: &Loaded,
+        name: &str,
+        chains: &BTreeMap<String, ChainConfig>,
+        faults: &mut Vec<Fault>,
+    ) {
+        match self {
+            Delivery::Transactions(to) => {
+                for (lane, source) in &to.lanes {
+                    if let Err(error) = source.open().await {
+                        faults.push(loaded.fault(&["lanes", lane, "signer"], error.to_string()));
+                    }
+                }
+                let Some(chain) = chains.get(&to.chain) else { return };
+                for (n, url) in chain.urls.iter().enumerate() {
+                    let path = ["chains", &to.chain, "urls", &n.to_string()];
+                    let found = match roundtrip_evm::Rpc::http(url) {
+                        Ok(rpc) => rpc.chain_id().await.map_err(|error| error.to_string()),
+                        Err(error) => Err(error.to_string()),
+                    };
+                    match found {
+                        Ok(found) if found == chain.chain_id => {}
+                        Ok(found) => faults.push(
+                            loaded.fault(&path, format!("this node is on chain {found}, not {}", chain.chain_id)),
+                        ),
+                        Err(error) => faults.push(loaded.fault(&path, error)),
+                    }
+                }
+            }
+            Delivery::Webhook(config) => {
+                if let Err(error) = endpoint_of(name, config).await {
+                    faults.push(loaded.fault(&["destinations", name, "webhook"], error));
+                }
+            }
+            Delivery::Keep(_) | Delivery::List(_) => {}
+        }
+    }
+}

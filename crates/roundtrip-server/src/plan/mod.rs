@@ -1,0 +1,170 @@
+//! What a configuration comes to: every name resolved, every signature read, nothing opened.
+//!
+//! ```text
+//!   Config ──▶ Plan ──▶ Relay, of the stations that this process runs
+//!                └────▶ check: keys, nodes and the store, without running anything
+//! ```
+
+mod destinations;
+mod routes;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use roundtrip::clock::{Clock, SystemClock};
+use roundtrip::relay::Relay;
+use roundtrip::store::Store;
+
+pub use destinations::{Delivery, Transactions};
+pub use routes::{Feed, RoutePlan};
+
+use crate::config::{ChainConfig, Config, Fault, Faults, Loaded};
+
+/// What a process does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
+pub enum Role {
+    /// Reads chains, lists and timers into the inbox.
+    Listen,
+    /// Hands requests to workers that it calls.
+    Work,
+    /// Delivers answers.
+    Send,
+    /// Serves the HTTP API, and with it the workers that pull.
+    Api,
+}
+
+/// A configuration that makes sense.
+#[derive(Debug)]
+pub struct Plan {
+    /// Its routes, by name.
+    pub routes: BTreeMap<String, RoutePlan>,
+    /// Its destinations, by name.
+    pub destinations: BTreeMap<String, Delivery>,
+    chains: BTreeMap<String, ChainConfig>,
+}
+
+/// Collects what is wrong, while the rest is looked at.
+pub(crate) struct Findings<'a> {
+    loaded: &'a Loaded,
+    /// Where the files are that the configuration names.
+    folder: &'a Path,
+    faults: Faults,
+}
+
+impl Findings<'_> {
+    fn add(&mut self, path: &[&str], text: impl Into<String>) {
+        self.faults.0.push(self.loaded.fault(path, text));
+    }
+
+    /// The value, or nothing and a fault at this path.
+    fn ok<T, E: ToString>(&mut self, path: &[&str], result: Result<T, E>) -> Option<T> {
+        result.map_err(|error| self.add(path, error.to_string())).ok()
+    }
+
+    fn config(&self) -> &Config {
+        &self.loaded.config
+    }
+
+    fn chain(&mut self, path: &[&str], name: &str) -> Option<ChainConfig> {
+        let found = self.config().chains.get(name).cloned();
+        if found.is_none() {
+            let known: Vec<&str> = self.config().chains.keys().map(String::as_str).collect();
+            let known =
+                if known.is_empty() { "there is none".to_owned() } else { format!("there is {}", known.join(", ")) };
+            self.add(path, format!("no chain is called {name:?}: {known}"));
+        }
+        found
+    }
+
+    fn read(&mut self, path: &[&str], file: &PathBuf) -> Option<String> {
+        let found = std::fs::read_to_string(self.folder.join(file));
+        self.ok(path, found.map_err(|error| format!("{}: {error}", file.display())))
+    }
+}
+
+impl Plan {
+    /// What this configuration comes to; files that it names are looked for in this folder.
+    pub fn of(loaded: &Loaded, folder: &Path) -> Result<Plan, Faults> {
+        let mut findings = Findings { loaded, folder, faults: Faults::default() };
+        let config = &loaded.config;
+        check_chains(&mut findings);
+        check_api(&mut findings);
+        let destinations = destinations::plan(&mut findings);
+        let mut routes = BTreeMap::new();
+        for (name, route) in &config.routes {
+            if let Some(plan) = routes::plan(&mut findings, name, route, &destinations) {
+                routes.insert(name.clone(), plan);
+            }
+        }
+        let faults = findings.faults;
+        faults.unless_any(Plan { routes, destinations, chains: config.chains.clone() })
+    }
+
+    /// The relay of these roles on this store; its keys are opened.
+    pub async fn relay(&self, store: Arc<dyn Store>, roles: &[Role]) -> Result<Relay, anyhow::Error> {
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
+        let mut relay = Relay::new(store.clone());
+        for (name, route) in &self.routes {
+            relay = relay.define(name, route.policy.clone());
+            if roles.contains(&Role::Listen) {
+                relay = route.listen(relay, name, &self.chains)?;
+            }
+        }
+        if roles.contains(&Role::Send) {
+            for (name, delivery) in &self.destinations {
+                relay = delivery.send(relay, name, &self.chains, store.clone(), clock.clone()).await?;
+            }
+        }
+        Ok(relay)
+    }
+
+    /// What is wrong with keys and nodes, as far as it can be found out now.
+    pub async fn probe(&self, loaded: &Loaded) -> Vec<Fault> {
+        let mut faults = Vec::new();
+        for (name, delivery) in &self.destinations {
+            delivery.probe(loaded, name, &self.chains, &mut faults).await;
+        }
+        for (name, route) in &self.routes {
+            route.probe(loaded, name, &self.chains, &mut faults).await;
+        }
+        faults
+    }
+}
+
+fn check_api(findings: &mut Findings<'_>) {
+    let api = &findings.loaded.config.api;
+    if api.auth.is_none() && !api.listen.ip().is_loopback() {
+        let why = format!(
+            "{} can be reached from other machines: say who may call in [api.auth], or listen on 127.0.0.1",
+            api.listen
+        );
+        findings.add(&["api", "listen"], why);
+    }
+    if api.auth.as_ref().is_some_and(|auth| auth.secret.is_none() && auth.public_key.is_none()) {
+        findings.add(&["api", "auth"], "nobody could call: give a `secret` or a `public_key`");
+    }
+}
+
+fn check_chains(findings: &mut Findings<'_>) {
+    for (name, chain) in &findings.loaded.config.chains {
+        let at = |key: &'static str| ["chains", name.as_str(), key];
+        if chain.urls.is_empty() {
+            findings.add(&at("urls"), "no node is named: give at least one URL");
+        }
+        for (n, url) in chain.urls.iter().enumerate() {
+            findings.ok(&["chains", name, "urls", &n.to_string()], roundtrip_evm::Rpc::http(url));
+        }
+        if chain.quorum == 0 || chain.quorum > chain.urls.len().max(1) {
+            let why = format!(
+                "{} of {} nodes cannot agree: use a number from 1 to as many as there are",
+                chain.quorum,
+                chain.urls.len()
+            );
+            findings.add(&at("quorum"), why);
+        }
+        if chain.range == 0 {
+            findings.add(&at("range"), "no block in a read: use at least 1");
+        }
+    }
+}

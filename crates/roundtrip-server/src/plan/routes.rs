@@ -1,0 +1,391 @@
+//! Routes: policies, and where requests come from.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use alloy::primitives::Address;
+use roundtrip::inbox::{FieldPath, Identity};
+use roundtrip::listener::{FollowerOptions, RedisList};
+use roundtrip::relay::Relay;
+use roundtrip::store::policy::{Backoff, Gate, Horizon, OnDuplicate, QueueOrder, Rate, Retention, RoutePolicy};
+use roundtrip::words::{Destination, Encoding, Height, ListenerName, OriginName, Payload, RouteName};
+use roundtrip_evm::listener::Mempool;
+use roundtrip_evm::{EventSignature, EvmSource, Rpc, Watch};
+
+use super::Findings;
+use super::destinations::Delivery;
+use crate::api::Intake;
+use crate::config::{
+    ChainConfig, DuplicateConfig, EventConfig, EveryConfig, Fault, GateConfig, IdentityConfig, IdentityWord,
+    ListSourceConfig, Loaded, OrderConfig, RouteConfig, Span,
+};
+
+/// A route, and what feeds it.
+#[derive(Debug)]
+pub struct RoutePlan {
+    /// What it decides for itself.
+    pub policy: RoutePolicy,
+    intake: Intake,
+    route: RouteName,
+    /// What it reads of chains, by their names.
+    feeds: BTreeMap<String, Feed>,
+    mempools: Vec<(String, Vec<Address>)>,
+    lists: Vec<ListSourceConfig>,
+    every: Option<EveryConfig>,
+}
+
+/// What a route reads of one chain.
+#[derive(Debug, Default)]
+pub struct Feed {
+    watches: Vec<Watch>,
+    ticks: Vec<std::num::NonZeroU64>,
+    from_block: Option<u64>,
+}
+
+impl Feed {
+    fn starts_at(&mut self, block: u64) {
+        self.from_block = Some(self.from_block.map_or(block, |first| first.min(block)));
+    }
+}
+
+/// Reads a route; `None`, and faults, if it makes no sense.
+pub(super) fn plan(
+    findings: &mut Findings<'_>,
+    name: &str,
+    config: &RouteConfig,
+    destinations: &BTreeMap<String, Delivery>,
+) -> Option<RoutePlan> {
+    let route = findings.ok(&["routes", name], RouteName::new(name))?;
+    let policy = policy(findings, name, config);
+    let mut feeds: BTreeMap<String, Feed> = BTreeMap::new();
+    // Policies that make no sense are told; what else is wrong is to be told too.
+    let identity = policy.as_ref().map(|policy| policy.identity.clone()).unwrap_or_default();
+    for (kind, events) in [("events", &config.events), ("answered_elsewhere", &config.answered_elsewhere)] {
+        for (n, event) in events.iter().enumerate() {
+            let at = n.to_string();
+            let path = ["routes", name, kind, at.as_str()];
+            let chain = findings.chain(&[&path[..], &["chain"]].concat(), &event.chain);
+            let watch = watch_of(findings, &path, &route, event, identity.clone(), kind == "events");
+            let (Some(_), Some(watch)) = (chain, watch) else { continue };
+            check_call(findings, &path, config, destinations, &watch, kind);
+            let feed = feeds.entry(event.chain.clone()).or_default();
+            feed.watches.push(watch);
+            feed.starts_at(event.from_block);
+        }
+    }
+    for (n, blocks) in config.blocks.iter().enumerate() {
+        if findings.chain(&["routes", name, "blocks", &n.to_string(), "chain"], &blocks.chain).is_some() {
+            let feed = feeds.entry(blocks.chain.clone()).or_default();
+            feed.ticks.push(blocks.every);
+            feed.starts_at(blocks.from_block);
+        }
+    }
+    let mut mempools = Vec::new();
+    for (n, mempool) in config.mempool.iter().enumerate() {
+        let at = n.to_string();
+        let path = ["routes", name, "mempool", at.as_str()];
+        let chain = findings.chain(&[&path[..], &["chain"]].concat(), &mempool.chain);
+        if chain.is_some_and(|chain| chain.websockets.is_empty()) {
+            findings
+                .add(&path, format!("chain {:?} has no `websockets`, and only they tell of a mempool", mempool.chain));
+        }
+        mempools.push((mempool.chain.clone(), addresses(findings, &[&path[..], &["to"]].concat(), &mempool.to)));
+    }
+    for (n, list) in config.lists.iter().enumerate() {
+        findings.ok(&["routes", name, "lists", &n.to_string()], list_of(list, name, &route, identity.clone()));
+    }
+    let needs_given = config.every.is_some() || !config.mempool.is_empty() || !config.blocks.is_empty();
+    if needs_given && identity != Identity::Given {
+        let why =
+            "timers, blocks and mempools give requests ids of their own: use \"given\", or another route for them";
+        findings.add(&["routes", name, "identity"], why);
+    }
+    let (lists, every) = (config.lists.clone(), config.every.clone());
+    let intake = intake(findings, name, config, &identity);
+    Some(RoutePlan { policy: policy?, intake, route, feeds, mempools, lists, every })
+}
+
+/// How a route takes requests over the API.
+fn intake(findings: &mut Findings<'_>, name: &str, config: &RouteConfig, identity: &Identity) -> Intake {
+    if let Some(path) = &config.submit_path {
+        let at = ["routes", name, "submit_path"];
+        let plain = path.len() > 1 && path.starts_with('/') && !path.contains(['{', '}', '?', '#', ' ']);
+        let taken = ["/v1", "/health", "/ready", "/metrics", "/docs"];
+        if !plain || taken.iter().any(|own| path == own || path.starts_with(&format!("{own}/"))) {
+            findings
+                .add(&at, format!("{path:?} cannot be a path: begin with /, and not with one of {}", taken.join(", ")));
+        }
+        let same = |other: &&RouteConfig| other.submit_path.as_ref() == Some(path);
+        if findings.config().routes.values().filter(same).count() > 1 {
+            findings.add(&at, "two routes have this path");
+        }
+    } else if config.forms {
+        findings.add(&["routes", name, "forms"], "parameters are taken under `submit_path` alone, and there is none");
+    }
+    let (submit, path, forms) = (config.submit, config.submit_path.clone(), config.forms);
+    Intake { submit, path, forms, identity: identity.clone() }
+}
+
+/// Whether the fields that a call uses of requests are those that this event shows.
+fn check_call(
+    findings: &mut Findings<'_>,
+    path: &[&str],
+    config: &RouteConfig,
+    destinations: &BTreeMap<String, Delivery>,
+    watch: &Watch,
+    kind: &str,
+) {
+    if kind == "events"
+        && let Some(Delivery::Transactions(to)) = config.to.as_ref().and_then(|to| destinations.get(to))
+    {
+        findings.ok(path, to.call.clone().asked_by(&watch.event));
+    }
+}
+
+fn watch_of(
+    findings: &mut Findings<'_>,
+    path: &[&str],
+    route: &RouteName,
+    config: &EventConfig,
+    identity: Identity,
+    asks: bool,
+) -> Option<Watch> {
+    let at = |key: &'static str| [path, &[key]].concat();
+    let event = match &config.abi {
+        Some(file) => {
+            let abi = findings.read(&at("abi"), file)?;
+            findings.ok(&at("event"), EventSignature::from_abi(&abi, &config.event))
+        }
+        None => findings.ok(&at("event"), EventSignature::parse(&config.event)),
+    }?;
+    let watch = match asks {
+        true => Watch::new(route.clone(), event, identity),
+        false => findings.ok(path, Watch::answers(route.clone(), event, identity))?,
+    };
+    let mut watch = watch.at(addresses(findings, &at("addresses"), &config.addresses));
+    for (argument, values) in &config.only {
+        watch = findings.ok(&[path, &["only", argument.as_str()]].concat(), watch.only(argument, values))?;
+    }
+    if let Some(argument) = &config.deadline {
+        let origin = findings.ok(&at("chain"), OriginName::new(&config.chain))?;
+        watch = findings.ok(&at("deadline"), watch.until(argument, origin))?;
+    }
+    Some(watch)
+}
+
+pub(super) fn address(text: &str) -> Result<Address, String> {
+    text.parse().map_err(|_| format!("{text:?} is no address: write 0x and 40 hexadecimal digits"))
+}
+
+fn addresses(findings: &mut Findings<'_>, path: &[&str], texts: &[String]) -> Vec<Address> {
+    let mut read = Vec::new();
+    for (n, text) in texts.iter().enumerate() {
+        read.extend(findings.ok(&[path, &[n.to_string().as_str()]].concat(), address(text)));
+    }
+    read
+}
+
+fn policy(findings: &mut Findings<'_>, name: &str, config: &RouteConfig) -> Option<RoutePolicy> {
+    let at = |key: &'static str| ["routes", name, key];
+    let identity = identity(findings, &at("identity"), &config.identity)?;
+    let destination = match &config.to {
+        Some(to) if !findings.config().destinations.contains_key(to) => {
+            let known: Vec<&str> = findings.config().destinations.keys().map(String::as_str).collect();
+            let known =
+                if known.is_empty() { "there is none".to_owned() } else { format!("there is {}", known.join(", ")) };
+            findings.add(&at("to"), format!("no destination is called {to:?}: {known}"));
+            return None;
+        }
+        Some(to) => Some(findings.ok(&at("to"), Destination::new(to))?),
+        None => None,
+    };
+    let horizon = findings.ok(&at("horizon"), horizon(config.horizon.as_deref()))?;
+    let policy = RoutePolicy {
+        work_on: gate(config.work_on),
+        publish_on: gate(config.publish_on),
+        identity,
+        on_duplicate: on_duplicate(findings, name, config)?,
+        order: match config.order {
+            OrderConfig::Fifo => QueueOrder::Fifo,
+            OrderConfig::Priority => QueueOrder::Priority,
+            OrderConfig::Key => QueueOrder::KeyedFifo { per_key: config.per_key },
+            OrderConfig::Deadline => QueueOrder::Deadline,
+            OrderConfig::Random => QueueOrder::Random,
+        },
+        horizon,
+        capacity: config.capacity,
+        lease_ms: config.lease.as_ms(),
+        attempts_max: config.attempts_max,
+        crashes_max: config.crashes_max,
+        backoff: Backoff {
+            first_ms: config.backoff.first.as_ms(),
+            factor_percent: config.backoff.factor_percent,
+            max_ms: config.backoff.max.as_ms(),
+            jitter_percent: config.backoff.jitter_percent,
+        },
+        rate: config.rate.as_ref().map(|rate| Rate { count: rate.count, per_ms: rate.per.as_ms() }),
+        destination,
+        retention: Retention {
+            settled_ms: config.keep_settled.as_ms(),
+            failed_ms: config.keep_failed.as_ms(),
+            withdrawn_ms: config.keep_settled.as_ms(),
+        },
+        dead_ms: config.keep_dead.as_ms(),
+    };
+    findings.ok(&["routes", name], policy.check())?;
+    Some(policy)
+}
+
+fn gate(gate: GateConfig) -> Gate {
+    match gate {
+        GateConfig::Seen => Gate::Seen,
+        GateConfig::Final => Gate::Final,
+    }
+}
+
+fn on_duplicate(findings: &mut Findings<'_>, name: &str, config: &RouteConfig) -> Option<OnDuplicate> {
+    match (config.on_duplicate, config.votes) {
+        (DuplicateConfig::Vote, Some(needed)) => return Some(OnDuplicate::Vote { needed }),
+        (DuplicateConfig::Vote, None) => {
+            findings.add(&["routes", name, "on_duplicate"], "`votes` says how many are needed")
+        }
+        (_, Some(_)) => findings.add(&["routes", name, "votes"], "votes are counted only with on_duplicate = \"vote\""),
+        (DuplicateConfig::Attach, None) => return Some(OnDuplicate::Attach),
+        (DuplicateConfig::Drop, None) => return Some(OnDuplicate::Drop),
+        (DuplicateConfig::Rearm, None) => return Some(OnDuplicate::Rearm),
+        (DuplicateConfig::NewGeneration, None) => return Some(OnDuplicate::NewGeneration),
+    }
+    None
+}
+
+fn identity(findings: &mut Findings<'_>, path: &[&str], config: &IdentityConfig) -> Option<Identity> {
+    match config {
+        IdentityConfig::Word(IdentityWord::Given) => Some(Identity::Given),
+        IdentityConfig::Word(IdentityWord::Content) => Some(Identity::Content),
+        IdentityConfig::Fields(fields) => {
+            let paths: Result<Vec<FieldPath>, _> = fields.iter().map(|field| FieldPath::new(field)).collect();
+            findings.ok(path, paths).map(Identity::Fields)
+        }
+    }
+}
+
+fn horizon(text: Option<&str>) -> Result<Horizon, String> {
+    match text {
+        None => Ok(Horizon::UntilSettled),
+        Some("forever") => Ok(Horizon::Forever),
+        Some(text) => {
+            let length = humantime::parse_duration(text).map(Span).map_err(|_| {
+                format!("{text:?} is no horizon: write a length of time such as \"30days\", or \"forever\"")
+            })?;
+            Ok(Horizon::For { ms: length.as_ms() })
+        }
+    }
+}
+
+fn list_of(config: &ListSourceConfig, name: &str, route: &RouteName, identity: Identity) -> Result<RedisList, String> {
+    let listener = ListenerName::new(&format!("{name}@{}", config.list)).map_err(|error| error.to_string())?;
+    RedisList::of_route(&config.url, &config.list, listener, route.clone(), Encoding::Json, identity)
+        .map_err(|error| error.to_string())
+}
+
+/// The way to each node of a chain.
+pub(super) fn nodes(chain: &ChainConfig) -> Result<Vec<Rpc>, anyhow::Error> {
+    let node = |url: &String| {
+        let rpc = Rpc::http(url)?;
+        Ok(match chain.calls_per_second {
+            Some(most) => rpc.at_most(most),
+            None => rpc,
+        })
+    };
+    chain.urls.iter().map(node).collect()
+}
+
+impl RoutePlan {
+    /// How it takes requests over the API.
+    pub fn intake(&self) -> Intake {
+        self.intake.clone()
+    }
+
+    /// The view of a chain that feeds the route.
+    fn source(&self, chain: &ChainConfig, feed: &Feed) -> Result<EvmSource, anyhow::Error> {
+        let mut nodes = nodes(chain)?.into_iter();
+        let first = nodes.next().ok_or_else(|| anyhow::anyhow!("a chain without a node"))?;
+        let mut source = EvmSource::new(first, chain.chain_id, chain.finality.0, feed.watches.clone());
+        for node in nodes {
+            source = source.also(node);
+        }
+        for url in &chain.websockets {
+            source = source.live(url)?;
+        }
+        for every in &feed.ticks {
+            source = source.ticking(self.route.clone(), *every);
+        }
+        Ok(source.quorum(chain.quorum)?)
+    }
+
+    /// Adds what feeds the route.
+    pub(super) fn listen(
+        &self,
+        mut relay: Relay,
+        name: &str,
+        chains: &BTreeMap<String, ChainConfig>,
+    ) -> Result<Relay, anyhow::Error> {
+        for (origin, feed) in &self.feeds {
+            let Some(chain) = chains.get(origin) else { continue };
+            let defaults = FollowerOptions::default();
+            let options = FollowerOptions {
+                from_block: Height(feed.from_block.unwrap_or(0)),
+                range: chain.range,
+                reorg_max: chain.reorg_max.unwrap_or(defaults.reorg_max),
+                poll: chain.poll.0,
+                ..defaults
+            };
+            let source = Arc::new(self.source(chain, feed)?);
+            relay = relay.follow(&format!("{name}@{origin}"), origin, source, &[name], options);
+        }
+        for (origin, to) in &self.mempools {
+            let Some(chain) = chains.get(origin) else { continue };
+            let node = nodes(chain)?.into_iter().next();
+            let (Some(node), Some(url)) = (node, chain.websockets.first()) else { continue };
+            let mempool = Mempool::new(node, url, self.route.clone(), to.clone())?;
+            relay = relay.source(&format!("mempool of {origin} for {name}"), mempool);
+        }
+        for list in &self.lists {
+            let source = list_of(list, name, &self.route, self.policy.identity.clone()).map_err(anyhow::Error::msg)?;
+            relay = relay.source(&format!("list {} for {name}", list.list), source);
+        }
+        if let Some(EveryConfig { period, payload }) = self.every.clone() {
+            let route = self.route.clone();
+            relay = relay.every(name, period.0, move |tick| {
+                let mut payload = payload.clone();
+                payload.insert("tick".into(), tick.number.to_string().into());
+                payload.insert("at_ms".into(), tick.at.0.to_string().into());
+                let payload = Payload::json(serde_json::Value::Object(payload).to_string());
+                roundtrip::listener::request(&route, payload)
+            });
+        }
+        Ok(relay)
+    }
+
+    /// Finds out whether the nodes offer what the route needs.
+    pub(super) async fn probe(
+        &self,
+        loaded: &Loaded,
+        name: &str,
+        chains: &BTreeMap<String, ChainConfig>,
+        faults: &mut Vec<Fault>,
+    ) {
+        for (origin, feed) in &self.feeds {
+            let Some(chain) = chains.get(origin) else { continue };
+            match self.source(chain, feed) {
+                Ok(source) => {
+                    for trouble in source.probe(Height(feed.from_block.unwrap_or(0))).await {
+                        let text = format!("for route {name}: {trouble}");
+                        faults.push(loaded.fault(&["chains", origin], text));
+                    }
+                }
+                Err(error) => faults.push(loaded.fault(&["chains", origin], error.to_string())),
+            }
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! Who may call what: one test over every call that the API describes.
+
+use std::time::Duration;
+
+use reqwest::{Method, StatusCode};
+use roundtrip_server::api::auth::{Role, sign};
+
+use super::program::Program;
+
+const SECRET: &str = "a secret of more than 32 bytes, for tests";
+const CONFIG: &str = r#"
+[store]
+url = "memory:"
+
+[api.auth]
+secret = { env = "API_SECRET" }
+
+[routes.work]
+submit_path = "/own"
+"#;
+
+const HOUR: Duration = Duration::from_secs(3600);
+
+/// Which role each kind of call needs, by its tag and path.
+fn needed(tag: &str, method: &Method, path: &str) -> Vec<Role> {
+    match (tag, method, path) {
+        ("watch", ..) => vec![Role::Viewer, Role::Operator],
+        ("work", ..) => vec![Role::Worker],
+        ("operations", ..) => vec![Role::Operator],
+        ("requests", &Method::POST, _) => vec![Role::Submitter, Role::Operator],
+        ("requests", _, "/v1/requests/{id}") => vec![Role::Viewer, Role::Operator, Role::Submitter],
+        ("requests", ..) => vec![Role::Viewer, Role::Operator],
+        other => panic!("nobody said who may call {other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn every_call_wants_a_good_token_with_its_role() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = Program::start_with(folder.path(), CONFIG, &[("API_SECRET", SECRET)]);
+    let viewer = sign(SECRET.as_bytes(), "v", &[Role::Viewer], HOUR).unwrap();
+    let (status, described) = program.get("/v1/openapi.json").await;
+    assert_eq!(status, StatusCode::OK);
+    let mut calls = vec![(Method::POST, "/own".to_owned(), vec![Role::Submitter, Role::Operator])];
+    for (path, methods) in described["paths"].as_object().unwrap() {
+        for (method, call) in methods.as_object().unwrap() {
+            let method: Method = method.to_uppercase().parse().unwrap();
+            let tag = call["tags"][0].as_str().unwrap();
+            if tag != "health" {
+                let roles = needed(tag, &method, path);
+                calls.push((method, path.replace("{id}", &"0".repeat(64)).replace(['{', '}'], ""), roles));
+            } else {
+                assert_eq!(program.call(method, path).send().await.unwrap().status(), StatusCode::OK, "{path}");
+            }
+        }
+    }
+    assert!(calls.len() > 15, "{calls:?}");
+    let expired = {
+        // Good in all but its time.
+        let claims =
+            serde_json::json!({"sub": "w", "exp": 1_000_000, "roles": ["viewer", "submitter", "worker", "operator"]});
+        let key = jsonwebtoken::EncodingKey::from_secret(SECRET.as_bytes());
+        jsonwebtoken::encode(&jsonwebtoken::Header::default(), &claims, &key).unwrap()
+    };
+    let all = [Role::Viewer, Role::Submitter, Role::Worker, Role::Operator];
+    let forged = sign(&[7; 40], "f", &all, HOUR).unwrap();
+    let unsigned = format!("{}.", viewer.rsplit_once('.').unwrap().0);
+    for (method, path, roles) in calls {
+        let status = async |token: Option<&str>| {
+            let call = program.call(method.clone(), &path).header("content-type", "application/json").body("{}");
+            let call = token.map_or(call.try_clone().unwrap(), |token| call.bearer_auth(token));
+            call.send().await.unwrap().status()
+        };
+        for bad in [None, Some(""), Some(forged.as_str()), Some(&expired), Some(&unsigned)] {
+            assert_eq!(status(bad).await, StatusCode::UNAUTHORIZED, "{method} {path}: {bad:?}");
+        }
+        for role in all {
+            let token = sign(SECRET.as_bytes(), "r", &[role], HOUR).unwrap();
+            let found = status(Some(&token)).await;
+            let refused = [StatusCode::UNAUTHORIZED, StatusCode::FORBIDDEN].contains(&found);
+            assert_eq!(refused, !roles.contains(&role), "{method} {path} by {role:?}: {found}");
+        }
+    }
+    let said = program.said.lock().unwrap().join("\n");
+    assert!(!said.contains(SECRET) && !said.contains(&viewer), "no secret is in the log");
+}
+
+#[tokio::test]
+async fn a_token_of_the_command_opens_the_door() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = Program::start_with(folder.path(), CONFIG, &[("API_SECRET", SECRET)]);
+    assert_eq!(program.get("/v1/counts").await.0, StatusCode::UNAUTHORIZED);
+    let token = std::process::Command::new(super::program::PROGRAM)
+        .args(["token", "--roles", "viewer", "--name", "me"])
+        .current_dir(folder.path())
+        .env("API_SECRET", SECRET)
+        .output()
+        .unwrap();
+    let program = program.with_token(String::from_utf8(token.stdout).unwrap().trim());
+    assert_eq!(program.get("/v1/counts").await.0, StatusCode::OK);
+}

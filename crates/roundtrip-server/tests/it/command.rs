@@ -1,0 +1,155 @@
+//! The command: what it writes, what it refuses, and what it says then.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use serde_json::json;
+
+use super::program::{PROGRAM, Program};
+
+fn roundtrip(folder: &Path, arguments: &[&str]) -> Output {
+    Command::new(PROGRAM).args(arguments).current_dir(folder).output().unwrap()
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+#[test]
+fn a_start_takes_two_commands() {
+    let folder = tempfile::tempdir().unwrap();
+    assert!(roundtrip(folder.path(), &["init"]).status.success());
+    let checked = roundtrip(folder.path(), &["check"]);
+    assert!(checked.status.success(), "{}", said(&checked));
+    let again = roundtrip(folder.path(), &["init"]);
+    assert!(!again.status.success() && said(&again).contains("cannot be written"), "a file is left alone");
+}
+
+#[test]
+fn everything_that_is_wrong_is_named_with_its_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = r#"[store]
+url = "sqlite:nowhere/store.db"
+
+[api]
+listen = "0.0.0.0:8080"
+
+[chains.main]
+chain_id = 1
+urls = ["not a url"]
+
+[routes.price]
+to = "bord"
+on_duplicate = "vote"
+
+[[routes.price.events]]
+chain = "mian"
+event = "Asked(uint256 id"
+addresses = ["0x12"]
+
+[destinations.board.transactions]
+chain = "main"
+lanes = ["first"]
+contract = "0x5FbDB2315678afecb367f032d93F642f64180aa3"
+function = "answer(uint256 id, uint256 price)"
+arguments = { id = "/request/args/id" }
+
+[destinations.both]
+keep = { at_least = "1h" }
+list = { url = "redis://127.0.0.1", list = "answers" }
+"#;
+    std::fs::write(folder.path().join("roundtrip.toml"), config).unwrap();
+    let told = said(&roundtrip(folder.path(), &["check"]));
+    let expected = [
+        "roundtrip.toml:5:1: api.listen: 0.0.0.0:8080 can be reached from other machines",
+        "roundtrip.toml:9:9: chains.main.urls.0: ",
+        "roundtrip.toml:12:1: routes.price.to: no destination is called \"bord\": there is board, both",
+        "roundtrip.toml:16:1: routes.price.events.0.chain: no chain is called \"mian\": there is main",
+        "roundtrip.toml:17:1: routes.price.events.0.event: ",
+        "roundtrip.toml:22:10: destinations.board.transactions.lanes.0: no lane is called \"first\"",
+        "roundtrip.toml:25:1: destinations.board.transactions.arguments: ",
+        "roundtrip.toml:27:15: destinations.both: a destination is one of",
+    ];
+    for line in expected {
+        assert!(told.contains(line), "{line} is not in:\n{told}");
+    }
+}
+
+#[test]
+fn what_only_the_outside_can_tell_is_found_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = r#"[store]
+url = "sqlite:nowhere/store.db"
+
+[api.auth]
+secret = { env = "NOT_SET_ANYWHERE" }
+
+[chains.main]
+chain_id = 1
+urls = ["http://127.0.0.1:1"]
+
+[lanes.first]
+signer = { key = { file = "missing.key" } }
+
+[routes.price]
+to = "board"
+
+[[routes.price.events]]
+chain = "main"
+event = "Asked(uint256 id)"
+
+[destinations.board.transactions]
+chain = "main"
+lanes = ["first"]
+contract = "0x5FbDB2315678afecb367f032d93F642f64180aa3"
+function = "answer(uint256 id)"
+"#;
+    std::fs::write(folder.path().join("roundtrip.toml"), config).unwrap();
+    let checked = roundtrip(folder.path(), &["check"]);
+    let told = said(&checked);
+    let expected = [
+        "roundtrip.toml:2:1: store.url: there is no folder nowhere",
+        "roundtrip.toml:4:6: api.auth: no secret in the environment variable NOT_SET_ANYWHERE",
+        "roundtrip.toml:9:9: chains.main.urls.0: ",
+        "roundtrip.toml:12:1: lanes.first.signer: no secret in the file missing.key",
+    ];
+    for line in expected {
+        assert!(told.contains(line), "{line} is not in:\n{told}");
+    }
+    assert!(!checked.status.success());
+    let offline = roundtrip(folder.path(), &["check", "--offline"]);
+    assert!(offline.status.success(), "{}", said(&offline));
+}
+
+#[test]
+fn the_reference_is_what_the_code_says() {
+    let folder = tempfile::tempdir().unwrap();
+    let made = roundtrip(folder.path(), &["reference"]);
+    let kept = include_str!("../../../../docs/configuration.md");
+    let made = String::from_utf8(made.stdout).unwrap();
+    assert_eq!(made, kept, "run `cargo run -p roundtrip-server -- reference > docs/configuration.md`");
+}
+
+#[test]
+fn the_schema_is_what_the_code_says() {
+    let folder = tempfile::tempdir().unwrap();
+    let made = String::from_utf8(roundtrip(folder.path(), &["schema"]).stdout).unwrap();
+    let kept = include_str!("../../../../docs/roundtrip.schema.json");
+    assert_eq!(made, kept, "run `cargo run -p roundtrip-server -- schema > docs/roundtrip.schema.json`");
+}
+
+/// The example of the README runs as it stands there.
+#[tokio::test]
+async fn the_readme_shows_what_works() {
+    let readme = include_str!("../../../../README.md");
+    let example = readme.split("```toml\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let program = Program::start(folder.path(), example);
+    let asked = json!({"n": 7});
+    let (_, accepted) = program.post("/v1/routes/square/requests", &asked).await;
+    let job = program.lease("square").await;
+    assert_eq!((&job["id"], &job["payload"]), (&accepted["id"], &asked));
+    assert_eq!(program.answer(&job, json!(49)).await, "done");
+    let (_, found) = program.get(&format!("{}?wait=30s", accepted["status_url"].as_str().unwrap())).await;
+    assert_eq!((&found["state"], &found["response"]), (&json!("ready"), &json!(49)));
+}

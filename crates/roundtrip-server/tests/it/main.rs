@@ -1,0 +1,9 @@
+//! The program from the outside: its command, its API, its workers.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
+
+mod auth;
+mod command;
+mod program;
+mod requests;
+mod updates;
+mod work;

@@ -1,0 +1,132 @@
+//! The program as a process of its own, on a port that the system picks.
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use reqwest::{Client, Method, RequestBuilder, StatusCode};
+use serde_json::Value;
+
+/// What the tests run.
+pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_roundtrip");
+
+/// No call takes longer.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A running program; killed when it goes.
+pub(crate) struct Program {
+    child: Child,
+    /// What it has said since its start.
+    pub(crate) said: Arc<Mutex<Vec<String>>>,
+    base: String,
+    client: Client,
+    token: Option<String>,
+}
+
+impl Program {
+    /// Runs a configuration in this folder, and waits until it listens.
+    pub(crate) fn start(folder: &Path, config: &str) -> Program {
+        Program::start_with(folder, config, &[])
+    }
+
+    pub(crate) fn start_with(folder: &Path, config: &str, environment: &[(&str, &str)]) -> Program {
+        std::fs::write(folder.join("roundtrip.toml"), config).unwrap();
+        let client = roundtrip_evm::rpc::web_client(PATIENCE).unwrap();
+        let mut child = Command::new(PROGRAM)
+            .arg("run")
+            .current_dir(folder)
+            .env("ROUNDTRIP__API__LISTEN", "127.0.0.1:0")
+            .env("ROUNDTRIP__LOG__FORMAT", "json")
+            .envs(environment.iter().copied())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+        let said: Arc<Mutex<Vec<String>>> = Arc::default();
+        let mut address = None;
+        for line in lines.by_ref().map_while(Result::ok) {
+            let told: Value = serde_json::from_str(&line).unwrap_or_default();
+            said.lock().unwrap().push(line);
+            if let Some(found) = told["address"].as_str() {
+                address = Some(found.to_owned());
+            }
+            if told["message"] == "running" {
+                break;
+            }
+        }
+        let heard = said.clone();
+        std::thread::spawn(move || lines.map_while(Result::ok).for_each(|line| heard.lock().unwrap().push(line)));
+        let address = address.unwrap_or_else(|| panic!("it does not listen: {:?}", said.lock().unwrap()));
+        Program { child, said, base: format!("http://{address}"), client, token: None }
+    }
+
+    /// The same, called with this token.
+    pub(crate) fn with_token(mut self, token: &str) -> Program {
+        self.token = Some(token.to_owned());
+        self
+    }
+
+    pub(crate) fn call(&self, method: Method, path: &str) -> RequestBuilder {
+        let call = self.client.request(method, format!("{}{path}", self.base));
+        match &self.token {
+            Some(token) => call.bearer_auth(token),
+            None => call,
+        }
+    }
+
+    /// Posts JSON; the status, and the JSON that came back.
+    pub(crate) async fn post(&self, path: &str, body: &Value) -> (StatusCode, Value) {
+        answer(self.call(Method::POST, path).header("content-type", "application/json").body(body.to_string())).await
+    }
+
+    pub(crate) async fn get(&self, path: &str) -> (StatusCode, Value) {
+        answer(self.call(Method::GET, path)).await
+    }
+
+    /// Takes one job of a route, which is there or will be.
+    pub(crate) async fn lease(&self, route: &str) -> Value {
+        let call = serde_json::json!({"route": route, "worker": "tester", "wait_ms": 20_000});
+        let (status, leased) = self.post("/v1/work/lease", &call).await;
+        assert_eq!(status, StatusCode::OK, "{leased}");
+        leased["jobs"][0].clone()
+    }
+
+    /// Answers a job; what became of it.
+    pub(crate) async fn answer(&self, job: &Value, response: Value) -> String {
+        let call = serde_json::json!({"jobs": [{"id": job["id"], "token": job["token"], "response": response}]});
+        let (status, results) = self.post("/v1/work/answer", &call).await;
+        assert_eq!(status, StatusCode::OK, "{results}");
+        results["jobs"][0]["result"].as_str().unwrap().to_owned()
+    }
+
+    /// Asks it to stop, and waits until it has; whether it ended well.
+    pub(crate) fn stop(mut self) -> bool {
+        let asked = Command::new("kill").arg("-TERM").arg(self.child.id().to_string()).status().unwrap();
+        assert!(asked.success());
+        self.child.wait().unwrap().success()
+    }
+
+    /// As if the power went.
+    pub(crate) fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+async fn answer(call: RequestBuilder) -> (StatusCode, Value) {
+    let response = call.send().await.unwrap();
+    let status = response.status();
+    let text = response.text().await.unwrap();
+    (status, serde_json::from_str(&text).unwrap_or(Value::String(text)))
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ended = self.child.kill();
+        let _waited = self.child.wait();
+    }
+}

@@ -1,0 +1,67 @@
+//! The stream of updates: resumed where it was left, reset when that is forgotten.
+
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use super::program::Program;
+
+const CONFIG: &str = r#"
+[store]
+url = "sqlite:store.db"
+journal_entries = 8
+
+[routes.work]
+[routes.other]
+"#;
+
+/// Reads so many events of a stream: their names, ids and data.
+async fn events(program: &Program, path: &str, last: Option<u64>, count: usize) -> Vec<(String, Option<u64>, Value)> {
+    let mut call = program.call(Method::GET, path);
+    if let Some(last) = last {
+        call = call.header("last-event-id", last.to_string());
+    }
+    let mut response = call.send().await.unwrap();
+    let (mut text, mut found) = (String::new(), Vec::new());
+    while found.len() < count {
+        text.push_str(std::str::from_utf8(&response.chunk().await.unwrap().unwrap()).unwrap());
+        while let Some((event, rest)) = text.clone().split_once("\n\n") {
+            let field =
+                |name: &str| event.lines().find_map(|line| line.strip_prefix(&format!("{name}: "))).map(str::to_owned);
+            if let Some(name) = field("event") {
+                let data = field("data").and_then(|data| serde_json::from_str(&data).ok()).unwrap_or_default();
+                found.push((name, field("id").and_then(|id| id.parse().ok()), data));
+            }
+            text = rest.to_owned();
+        }
+    }
+    found
+}
+
+#[tokio::test]
+async fn a_reader_goes_on_where_it_was() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = Program::start(folder.path(), CONFIG);
+    let asks = async {
+        for n in 0..3 {
+            program.post("/v1/routes/work/requests", &json!(n)).await;
+            program.post("/v1/routes/other/requests", &json!(n)).await;
+        }
+    };
+    let (first, ()) = tokio::join!(events(&program, "/v1/updates?from=0&event=admitted&route=work", None, 3), asks);
+    let numbers: Vec<u64> = first.iter().filter_map(|(_, id, _)| *id).collect();
+    assert!(first.iter().all(|(name, _, data)| name == "admitted" && data["route"] == "work"), "{first:?}");
+    let again = events(&program, "/v1/updates?event=admitted&route=work", Some(numbers[0]), 2).await;
+    assert_eq!(again, first[1..]);
+}
+
+#[tokio::test]
+async fn a_reader_that_was_away_for_too_long_is_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = Program::start(folder.path(), CONFIG);
+    for n in 0..30 {
+        program.post("/v1/routes/work/requests", &json!(n)).await;
+    }
+    let found = events(&program, "/v1/updates", Some(1), 2).await;
+    assert_eq!(found[0].0, "reset");
+    assert!(found[1].1 > Some(2), "{found:?}");
+}
