@@ -12,7 +12,7 @@ use roundtrip::store::op::{Op, Outcome};
 use roundtrip::store::query::{ParcelView, Query, Reply};
 use roundtrip::store::{Changes, Store, StoreFuture, Topic};
 use roundtrip::words::{LaneName, Nonce};
-use roundtrip_evm::testkit::devchain::{Faults, GWEI};
+use roundtrip_evm::testkit::devchain::{Faults, GWEI, Reorg};
 use tokio::sync::watch;
 
 use super::heard::Heard;
@@ -95,6 +95,32 @@ async fn incident_7_a_node_that_lags_behind_takes_nothing_back() {
     scene.chain.set_faults(Faults::default());
     scene.settled().await;
     assert_eq!(scene.used(0), 1);
+}
+
+/// What was final is settled for good: its bytes are gone, and nothing is sent a second time. The
+/// chain that broke its word is told of by whoever meets it, and the lane waits for a person.
+#[tokio::test(start_paused = true)]
+async fn incident_7_a_reorg_after_final_stops_the_listener_and_pauses_the_lane() {
+    for how in [Reorg::Dropped, Reorg::ToPool] {
+        let scene = Scene::new(1);
+        let relay = scene.relay(scene.deployment().chain().unwrap()).await;
+        scene.ask(2);
+        scene.settled().await;
+        let paused = async || matches!(scene.status(0).await, LaneStatus::Paused { .. });
+        assert!(!paused().await);
+        let deep = scene.chain.head().height.0 - 1;
+        scene.chain.reorg(deep, how);
+        scene.until("the lane is paused", paused).await;
+        scene.until("the listener is halted", async || !relay.halted().is_empty()).await;
+        let LaneStatus::Paused { reason } = scene.status(0).await else { panic!("it is paused") };
+        assert!(reason.contains("took back what was final"), "{reason}");
+        scene.mine(FINAL_DEPTH + 1);
+        tokio::time::sleep(BLOCK * 30).await;
+        // Whoever dropped it decides: nobody here sends it again.
+        let back = if how == Reorg::Dropped { 0 } else { 2 };
+        assert_eq!((scene.used(0), scene.lane(0).await.next), (back, Nonce(2)), "{how:?}");
+        assert!(paused().await, "only a person resumes it");
+    }
 }
 
 /// A chain on which the first lane pays all that it may, and is told that it is not enough.

@@ -16,6 +16,7 @@ mod listener;
 mod live;
 mod misuse;
 mod nodes;
+mod op_stack;
 mod proxy;
 mod scene;
 mod sending;

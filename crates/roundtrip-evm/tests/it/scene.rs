@@ -182,6 +182,10 @@ pub(super) enum Mood {
     Closed,
     /// Whatever is sent is said to be taken, and goes nowhere.
     Swallows,
+    /// Whatever is sent is refused in these words, and goes nowhere.
+    Refuses(&'static str),
+    /// Whatever is sent gets no answer, and goes nowhere; all else gets through.
+    Mute,
 }
 
 /// A way to the development chain; clones are the same one.
@@ -189,11 +193,18 @@ pub(super) enum Mood {
 pub(super) struct Way {
     chain: DevChain,
     mood: Arc<Mutex<Mood>>,
+    /// What was sent by it.
+    sent: Arc<Mutex<Vec<B256>>>,
 }
 
 impl Way {
     pub(super) fn to(chain: &DevChain) -> Way {
-        Way { chain: chain.clone(), mood: Arc::default() }
+        Way { chain: chain.clone(), mood: Arc::default(), sent: Arc::default() }
+    }
+
+    /// The hashes of what was sent by it so far, whatever became of it.
+    pub(super) fn sent(&self) -> Vec<B256> {
+        self.sent.lock().unwrap().clone()
     }
 
     pub(super) fn set(&self, mood: Mood) {
@@ -211,20 +222,34 @@ impl Way {
     fn carry(&self, request: &str) -> Result<String, TransportError> {
         let mood = *self.mood.lock().unwrap();
         let calls: Value = serde_json::from_str(request).map_err(TransportError::ser_err)?;
-        let swallowed = match &calls {
-            Value::Array(calls) => calls.iter().map(Way::swallowed).collect::<Option<Vec<_>>>().map(Value::Array),
-            call => Way::swallowed(call),
+        let answers = match &calls {
+            Value::Array(calls) => calls.iter().map(|call| self.sending(mood, call)).collect::<Option<Vec<_>>>(),
+            call => self.sending(mood, call).map(|answer| vec![answer]),
         };
-        match (mood, swallowed) {
-            (Mood::Closed, _) => Err(TransportErrorKind::custom_str("connection refused")),
-            (Mood::Swallows, Some(answer)) => Ok(answer.to_string()),
+        let gone = || Err(TransportErrorKind::custom_str("connection refused"));
+        match (mood, answers) {
+            (Mood::Closed, _) | (Mood::Mute, Some(_)) => gone(),
+            (Mood::Swallows | Mood::Refuses(_), Some(answers)) => Ok(match calls {
+                Value::Array(_) => Value::Array(answers).to_string(),
+                _ => answers[0].to_string(),
+            }),
             _ => Ok(self.chain.handle(request)),
         }
     }
 
-    fn swallowed(call: &Value) -> Option<Value> {
+    /// What this mood says to a call that sends, and to no other.
+    fn sending(&self, mood: Mood, call: &Value) -> Option<Value> {
+        if call["method"] != "eth_sendRawTransaction" {
+            return None;
+        }
         let bytes: Bytes = serde_json::from_value(call["params"][0].clone()).ok()?;
-        let sent = call["method"] == "eth_sendRawTransaction";
-        sent.then(|| json!({"jsonrpc": "2.0", "id": call["id"], "result": B256::from(keccak256(&bytes))}))
+        let hash = B256::from(keccak256(&bytes));
+        self.sent.lock().unwrap().push(hash);
+        Some(match mood {
+            Mood::Refuses(words) => {
+                json!({"jsonrpc": "2.0", "id": call["id"], "error": {"code": -32000, "message": words}})
+            }
+            _ => json!({"jsonrpc": "2.0", "id": call["id"], "result": hash}),
+        })
     }
 }

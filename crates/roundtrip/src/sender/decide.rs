@@ -7,7 +7,7 @@ use super::chain::{Because, Depth, Mined, Sighting};
 use super::{AttemptKind, Block, LaneStatus, ParcelStage};
 use crate::store::op::{Judgement, Sight};
 use crate::store::query::{LaneView, ParcelView};
-use crate::words::{Nonce, UnixMs};
+use crate::words::{Height, Nonce, UnixMs};
 
 /// How many gaps of a lane are watched at once; those above wait for them anyway.
 const GAPS_WATCHED_MAX: usize = 256;
@@ -70,6 +70,8 @@ pub(super) struct Memory {
     pub(super) gaps: BTreeMap<Nonce, UnixMs>,
     /// Since when the lane cannot pay.
     pub(super) broke: Option<Broke>,
+    /// The highest block that was looked at and showed all that is settled.
+    pub(super) highest: Option<Height>,
 }
 
 /// A lane that cannot pay.
@@ -117,6 +119,10 @@ pub(super) struct Plan {
     pub(super) broke: Option<Broke>,
     /// Whether a lane that could not pay is to be tried again.
     pub(super) resume: bool,
+    /// The highest block to remember that showed all that is settled.
+    pub(super) highest: Option<Height>,
+    /// Whether the chain took back what was beyond any reorg.
+    pub(super) took_back: bool,
     /// Whether a slot that is not mined was looked at: those after it are not the lowest.
     past_lowest: bool,
 }
@@ -148,7 +154,11 @@ pub(super) fn decide(lane: &LaneView, seen: &Sighting, memory: &Memory, patience
         plan.broke = memory.broke.and_then(|broke| broke.still(seen.funds, now));
         plan.resume = plan.broke.is_none();
     }
-    if seen.latest < lane.settled {
+    let behind = seen.latest < lane.settled;
+    // Less than is settled, above a block that showed all of it, is no answer from the past.
+    plan.took_back = behind && memory.highest.is_some_and(|highest| seen.head.height > highest);
+    plan.highest = if behind { memory.highest } else { memory.highest.max(Some(seen.head.height)) };
+    if behind {
         // An answer from before what is settled knows nothing of gaps.
         plan.gaps = memory.gaps.clone();
     } else if lane.status != LaneStatus::Stopped && plan.observe.is_none() {

@@ -23,6 +23,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::broadcast::{Answered, Outgoing, next_answered};
+use super::LaneStatus;
 use super::chain::{Because, Cargo, Chain, Unreachable};
 use super::decide::{Memory, Patience, Plan, decide};
 use crate::clock::Clock;
@@ -37,6 +38,9 @@ use crate::words::{BATCH_OPS_MAX, Destination, HolderName, LaneName, Nonce, Requ
 const LATER_MAX: usize = 256;
 /// How many answers that failed together a lane remembers, but for those of one parcel.
 const ALONE_MAX: usize = 1024;
+/// Why a lane pauses whose chain broke its word.
+const TOOK_BACK: &str = "the chain took back what was final, and with it answers that count as settled: compare them \
+                         with the chain, then resume the lane";
 /// How long giving up the seats may take.
 const STEP_DOWN_WITHIN: Duration = Duration::from_secs(5);
 
@@ -276,7 +280,9 @@ impl Sender {
         }
         lane.memory.gaps.clone_from(&plan.gaps);
         lane.memory.broke = plan.broke;
-        if !self.settle(lane, token, &plan).await? {
+        lane.memory.highest = plan.highest;
+        let paused = matches!(view.status, LaneStatus::Paused { .. });
+        if !self.settle(lane, token, &plan, paused).await? {
             return Ok(None);
         }
         // What a reorg took away was not stuck: it is sent again as after a start, at its price.
@@ -363,7 +369,7 @@ impl Sender {
     }
 
     /// Records what the outside shows; `false` if somebody else has the seat.
-    async fn settle(&self, lane: &mut Held, owner: Token, plan: &Plan) -> Result<bool, StationError> {
+    async fn settle(&self, lane: &mut Held, owner: Token, plan: &Plan, paused: bool) -> Result<bool, StationError> {
         let order = |order| Op::Lane(LaneOrder { lane: lane.name.clone(), order });
         let mut ops: Vec<Op> = Vec::new();
         if plan.resume {
@@ -371,6 +377,10 @@ impl Sender {
             ops.push(order(Order::Resume));
         }
         ops.extend(plan.observe.map(|outside_next| order(Order::Observe { outside_next })));
+        if plan.took_back && !paused {
+            tracing::error!(lane = %lane.name, "{TOOK_BACK}");
+            ops.push(order(Order::Pause { reason: TOOK_BACK.into() }));
+        }
         if let (Some(ms), true) = (self.options.quarantine_ms, plan.failed > 0) {
             ops.push(order(Order::Quarantine { for_ms: ms }));
         }

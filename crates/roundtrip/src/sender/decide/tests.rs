@@ -294,3 +294,21 @@ fn transactions_without_effect_are_counted() {
     let parcels = (5..8).map(|nonce| parcel(nonce, ParcelStage::Assigned, None)).collect();
     assert_eq!(plan(parcels, &seen(20, [8, 8, 8], all)).failed, 2);
 }
+
+/// A lane that is settled up to slot 6, and what a look at it shows to have been taken back.
+#[test]
+fn less_than_is_settled_breaks_the_word_of_a_chain_only_above_what_was_seen() {
+    let settled = || LaneView { settled: Nonce(6), next: Nonce(6), ..lane(Vec::new(), LaneStatus::Active) };
+    let cases = [
+        ("nothing is missing", 20, 6, Some(19), Some(20), false),
+        ("from the past", 19, 5, Some(19), Some(19), false),
+        ("after a start", 20, 5, None, None, false),
+        ("taken back", 20, 5, Some(19), Some(19), true),
+        ("all of it, a little behind", 18, 6, Some(19), Some(19), false),
+    ];
+    for (name, head, latest, highest, remembered, took_back) in cases {
+        let memory = Memory { highest: highest.map(Height), ..Memory::default() };
+        let plan = decide(&settled(), &seen(head, [latest, latest, latest], vec![]), &memory, PATIENCE, NOW);
+        assert_eq!((plan.highest, plan.took_back), (remembered.map(Height), took_back), "{name}");
+    }
+}
