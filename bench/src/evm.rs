@@ -22,7 +22,7 @@ use alloy::signers::SignerSync;
 use alloy::signers::local::PrivateKeySigner;
 use alloy::sol_types::SolCall;
 use roundtrip::clock::SystemClock;
-use roundtrip::sender::{ParcelStage, Sender, SenderOptions};
+use roundtrip::sender::{ParcelStage, Rebuild, Sender, SenderOptions};
 use roundtrip::station::Shutdown;
 use roundtrip::store::op::{Admit, Answer, Define, Effect, Lease, Op, Outcome, Settle, Sight};
 use roundtrip::store::policy::RoutePolicy;
@@ -286,6 +286,7 @@ async fn ours(site: &Site) -> Result<Cost, Failure> {
         destination: destination()?,
         lanes,
         options: SenderOptions { window: WINDOW, poll: POLL, ..SenderOptions::default() },
+        rebuild: Rebuild::default(),
     };
     let shutdown = Shutdown::new();
     let meter = Meter::start(site);

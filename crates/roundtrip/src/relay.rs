@@ -15,7 +15,7 @@
 //! the others go on, and the relay's end says it too. A station that does not stop in time
 //! is aborted and named. Dropping a [`Running`] is a crash: everything stops where it is.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::future::Future;
 use std::hash::{BuildHasher, Hasher};
 use std::pin::Pin;
@@ -29,7 +29,7 @@ use crate::listener::{BlockSource, Every, Follower, FollowerOptions, Source, Sub
 use crate::outbox::{Courier, CourierOptions, Sink};
 use crate::persist;
 use crate::sender::chain::Chain;
-use crate::sender::{Sender, SenderOptions};
+use crate::sender::{Rebuild, Sender, SenderOptions};
 use crate::station::{Shutdown, StationError, bounded};
 use crate::store::op::{Define, NewRequest, Op, Outcome};
 use crate::store::policy::RoutePolicy;
@@ -131,6 +131,7 @@ pub struct Relay {
     upkeep: Option<(UpkeepOptions, Floors)>,
     routes: Vec<(String, RoutePolicy)>,
     stations: Vec<(String, Launch)>,
+    rebuilds: BTreeMap<String, Rebuild>,
 }
 
 impl Relay {
@@ -145,6 +146,7 @@ impl Relay {
             upkeep: Some((UpkeepOptions::default(), Arc::new(Vec::new))),
             routes: Vec::new(),
             stations: Vec::new(),
+            rebuilds: BTreeMap::new(),
         }
     }
 
@@ -300,6 +302,8 @@ impl Relay {
     #[must_use]
     pub fn lanes(mut self, destination: &str, chain: Arc<dyn Chain>, lanes: &[&str], options: SenderOptions) -> Relay {
         let (to, names) = (destination.to_owned(), lanes.iter().map(|&lane| lane.to_owned()).collect::<Vec<_>>());
+        let rebuild = Rebuild::default();
+        self.rebuilds.insert(to.clone(), rebuild.clone());
         let launch = move |given: &Surroundings| {
             let sender = Sender {
                 store: given.store.clone(),
@@ -309,6 +313,7 @@ impl Relay {
                 destination: Destination::new(&to)?,
                 lanes: names.iter().map(|lane| LaneName::new(lane)).collect::<Result<_, _>>()?,
                 options,
+                rebuild,
             };
             Ok(Box::pin(sender.run(given.shutdown.child_token())) as StationFuture)
         };
@@ -375,7 +380,7 @@ impl Relay {
 
     /// Defines the routes, and starts every station.
     pub async fn start(self) -> Result<Running, RelayError> {
-        let Relay { surroundings, stop_within, upkeep, routes, mut stations } = self;
+        let Relay { surroundings, stop_within, upkeep, routes, mut stations, rebuilds } = self;
         if let Some((options, floors)) = upkeep {
             stations.push(("upkeep".to_owned(), launch_upkeep(options, floors)));
         }
@@ -392,7 +397,7 @@ impl Relay {
         let (shutdown, halted) = (surroundings.shutdown.clone(), Halted::default());
         let mut supervisor = JoinSet::new();
         supervisor.spawn(supervise(futures, shutdown.clone(), stop_within, halted.clone()));
-        Ok(Running { submitter: Submitter::new(surroundings.store), shutdown, supervisor, halted })
+        Ok(Running { submitter: Submitter::new(surroundings.store), shutdown, supervisor, halted, rebuilds })
     }
 
     /// Starts, and runs until told to stop, or until a station cannot go on.
@@ -436,6 +441,7 @@ pub struct Running {
     shutdown: Shutdown,
     supervisor: JoinSet<Result<(), RelayError>>,
     halted: Halted,
+    rebuilds: BTreeMap<String, Rebuild>,
 }
 
 /// The stations that are halted, and why.
@@ -450,6 +456,12 @@ impl Running {
     /// The stations that stand still until a person has looked, and what they say.
     pub fn halted(&self) -> Vec<(String, String)> {
         self.halted.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// By what to ask for the lanes of this destination to be rebuilt from the chain, after the
+    /// store was rolled back; none if it has no lanes here.
+    pub fn rebuild(&self, destination: &str) -> Option<Rebuild> {
+        self.rebuilds.get(destination).cloned()
     }
 
     /// Cancelled when the relay stops; cancelling it stops the relay.

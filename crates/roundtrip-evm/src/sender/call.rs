@@ -4,7 +4,8 @@ use std::fmt;
 
 use alloy::dyn_abi::{DynSolType, DynSolValue, JsonAbiExt, Specifier};
 use alloy::json_abi::{Function, Param};
-use alloy::primitives::{Address, Bytes, U256};
+use alloy::primitives::{Address, Bytes, U256, keccak256};
+use roundtrip::sender::chain::Mark;
 use roundtrip::store::query::ReadyDelivery;
 use roundtrip::words::{Encoding, Payload};
 use serde_json::Value;
@@ -22,6 +23,17 @@ pub struct Call {
     pub data: Bytes,
     /// How much is sent along.
     pub value: U256,
+}
+
+impl Call {
+    /// What is the same in two calls that do the same.
+    fn mark(&self) -> Mark {
+        marked(&[self.to.as_slice(), &self.value.to_be_bytes::<32>(), &self.data])
+    }
+}
+
+fn marked(parts: &[&[u8]]) -> Mark {
+    Mark(keccak256(parts.concat()).0)
 }
 
 impl fmt::Debug for Call {
@@ -46,6 +58,18 @@ pub trait Calls: Send + Sync + 'static {
     /// Whether calls need [`ReadyDelivery::request`], which costs a read for each answer.
     fn wants_requests(&self) -> bool {
         false
+    }
+
+    /// By what an answer is known again in a call that carries it, when lanes are rebuilt from the
+    /// chain: by the call that carries it alone, unless calls of several answers can be told
+    /// apart.
+    fn mark(&self, answer: &ReadyDelivery) -> Result<Mark, String> {
+        self.call(std::slice::from_ref(answer)).map(|call| call.mark())
+    }
+
+    /// The answers that a call carries, each by its mark.
+    fn carried(&self, call: &Call) -> Vec<Mark> {
+        vec![call.mark()]
     }
 }
 
@@ -160,6 +184,11 @@ impl ContractCall {
         }
     }
 
+    /// One of the elements that a call carries.
+    fn mark_of(&self, element: &DynSolValue) -> Mark {
+        marked(&[self.to.as_slice(), self.function.selector().as_slice(), &element.abi_encode()])
+    }
+
     /// What an answer makes of the mapping.
     fn mapped(&self, answer: &ReadyDelivery) -> Result<Value, String> {
         let request = match &answer.request {
@@ -200,6 +229,28 @@ impl Calls for ContractCall {
 
     fn wants_requests(&self) -> bool {
         self.mapping.wants_request()
+    }
+
+    fn mark(&self, answer: &ReadyDelivery) -> Result<Mark, String> {
+        let call = self.call(std::slice::from_ref(answer))?;
+        match &self.carried(&call)[..] {
+            [mark] => Ok(*mark),
+            _ => Err("an answer that is not one element of its call".to_owned()),
+        }
+    }
+
+    fn carried(&self, call: &Call) -> Vec<Mark> {
+        if self.shape == Shape::One {
+            return vec![call.mark()];
+        }
+        let (selector, arguments) = call.data.split_at_checked(4).unwrap_or_default();
+        if call.to != self.to || selector != self.function.selector().as_slice() {
+            return Vec::new();
+        }
+        match self.function.abi_decode_input(arguments).ok().as_deref() {
+            Some([DynSolValue::Array(list)]) => list.iter().map(|one| self.mark_of(one)).collect(),
+            _ => Vec::new(),
+        }
     }
 }
 
@@ -274,6 +325,29 @@ mod tests {
         let answers = [r#"[1, "0x01"]"#, r#"[2, "0x02"]"#].map(|text| answer(Payload::json(text)));
         let list = vec![(U256::from(1), Bytes::from_static(&[1])), (U256::from(2), Bytes::from_static(&[2]))];
         assert_eq!(call.call(&answers).unwrap().data, respondManyCall { responses: list }.abi_encode());
+    }
+
+    #[test]
+    fn an_answer_is_known_again_in_whatever_call_carried_it() {
+        let marks = |call: &ContractCall, carried: &[&'static str]| {
+            let answers: Vec<_> = carried.iter().map(|text| answer(Payload::json(*text))).collect();
+            call.carried(&call.call(&answers).unwrap())
+        };
+        let mark = |call: &ContractCall, text| call.mark(&answer(Payload::json(text))).unwrap();
+        let (first, second, third) = (r#"[1, "0x01"]"#, r#"[2, "0x02"]"#, r#"[2, "0x03"]"#);
+        let one = ContractCall::one(Address::ZERO, "respond(uint256 id, bytes answer)").unwrap();
+        assert_eq!(marks(&one, &[first]), [mark(&one, first)]);
+        assert_ne!(mark(&one, second), mark(&one, third));
+        let many = ContractCall::many(Address::ZERO, "respondMany((uint256, bytes)[] responses)").unwrap();
+        assert_eq!(marks(&many, &[first, second]), [mark(&many, first), mark(&many, second)]);
+        assert_eq!(marks(&many, &[second, third, first])[2], mark(&many, first));
+        let elsewhere = ContractCall::many(Address::repeat_byte(1), "respondMany((uint256, bytes)[] responses)");
+        let other = elsewhere.unwrap().call(&[answer(Payload::json(first))]).unwrap();
+        assert_eq!(many.carried(&other), [], "another contract");
+        let nothing = Call { to: Address::ZERO, data: Bytes::new(), value: U256::ZERO };
+        assert_eq!(many.carried(&nothing), []);
+        let with_value = Call { value: U256::ONE, ..one.call(&[answer(Payload::json(first))]).unwrap() };
+        assert_ne!(one.carried(&with_value), [mark(&one, first)], "money was sent along");
     }
 
     #[test]

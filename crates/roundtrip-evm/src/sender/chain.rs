@@ -6,18 +6,19 @@ use std::time::Duration;
 
 use alloy::primitives::{Address, B256, Bytes, U64, U256};
 use roundtrip::sender::SignedAttempt;
-use roundtrip::sender::chain::{Broadcast, Cargo, Chain, ChainFuture, Sighting, Unreachable, Unsigned};
+use roundtrip::sender::chain::{Broadcast, Cargo, Chain, ChainFuture, Mark, Past, Sighting, Unreachable, Unsigned};
 use roundtrip::store::op::Judgement;
-use roundtrip::store::query::ParcelView;
+use roundtrip::store::query::{ParcelView, ReadyDelivery};
 use roundtrip::words::{AttemptHash, ErrorClass, ErrorNote, Height, LaneName, Nonce, Position};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::call::Calls;
+use super::call::{Call, Calls};
 use super::effects::Effects;
-use super::foreign;
+use super::foreign::{self, User};
 use super::heads::{Heads, View};
+use super::history;
 use super::look::{Counts, Depths, Receipt, sighting};
 use super::nodes::Nodes;
 use super::outcomes::{Outcome, Outcomes, readable};
@@ -228,12 +229,21 @@ impl EvmChain {
             let below = parcels.iter().filter(|parcel| parcel.nonce < counts.settled);
             below.filter(|parcel| !known.has(parcel)).collect::<Vec<_>>()
         });
+        let mut forgotten = Vec::new();
         for parcel in unproven {
-            if let Err(error) = foreign::prove(rpc, account, &view, parcel).await {
-                // What cannot be proven is not settled, nor what is above it; the lane goes on.
-                tracing::warn!(%lane, nonce = parcel.nonce.0, %error, "who used a slot is not known yet");
-                counts.settled = parcel.nonce;
-                break;
+            match foreign::user(rpc, account, &view, parcel).await {
+                Ok(User::Somebody) => {}
+                // Stored first, then settled.
+                Ok(User::Us(attempt)) => {
+                    counts.settled = counts.settled.min(parcel.nonce);
+                    forgotten.push((parcel.nonce, attempt));
+                }
+                Err(error) => {
+                    // What cannot be proven is not settled, nor what is above it; the lane goes on.
+                    tracing::warn!(%lane, nonce = parcel.nonce.0, %error, "who used a slot is not known yet");
+                    counts.settled = counts.settled.min(parcel.nonce);
+                    break;
+                }
             }
         }
         let depths = Depths {
@@ -245,6 +255,7 @@ impl EvmChain {
         Ok(self.known(lane, |known| Sighting {
             below: known.below(view.head.base_fee, counts.latest, parcels),
             funds,
+            forgotten,
             ..sighting(view.head.at, &depths, counts, parcels, &known.receipts)
         }))
     }
@@ -264,6 +275,37 @@ impl EvmChain {
         }
         self.known(lane, |known| known.balance = Some((Instant::now(), balance)));
         Some(balance)
+    }
+
+    /// What an account has sent beyond any reorg, from this slot on.
+    async fn past_of(&self, lane: &LaneName, from: Nonce, after: Option<&Past>) -> Result<Vec<Past>, Unreachable> {
+        let account = self.signer(lane)?.address();
+        let node = self.nodes.best().await?;
+        let past = self.past_by(&node.rpc, account, from, after).await.map_err(|error| node.failed(error));
+        node.judge(&past);
+        past.map_err(|error| Unreachable(error.to_string()))
+    }
+
+    async fn past_by(
+        &self,
+        rpc: &Rpc,
+        account: Address,
+        from: Nonce,
+        after: Option<&Past>,
+    ) -> Result<Vec<Past>, CallError> {
+        let up_to = self.heads.view(rpc).await?.final_height;
+        let sent = history::sent(rpc, account, from, after.map(|past| past.at.height), up_to).await?;
+        let hashes: Vec<_> = sent.iter().map(|sent| [sent.transaction.hash]).collect();
+        let receipts = rpc.calls::<_, Option<WireReceipt>>("eth_getTransactionReceipt", &hashes).await;
+        let mut past = Vec::with_capacity(sent.len());
+        for (sent, receipt) in sent.into_iter().zip(receipts) {
+            let receipt = receipt?.ok_or_else(|| CallError::NoAnswer("a transaction without its receipt".into()))?;
+            let carried = sent.transaction.call().map(|call| self.calls.carried(&call)).unwrap_or_default();
+            let judgement = self.judged(rpc, receipt, carried.len()).await?.judgement;
+            let (nonce, transaction) = (Nonce(sent.transaction.nonce.to()), AttemptHash(sent.transaction.hash.0));
+            past.push(Past { nonce, transaction, at: sent.at, time: sent.time, carried, judgement });
+        }
+        Ok(past)
     }
 
     /// The account's counts at one head do not change; only what is pending may be out of date.
@@ -394,6 +436,13 @@ pub(super) struct WireTransaction {
     gas: U64,
 }
 
+impl WireTransaction {
+    /// What it calls; none if it creates a contract.
+    pub(super) fn call(&self) -> Option<Call> {
+        Some(Call { to: self.to?, data: self.input.clone(), value: self.value })
+    }
+}
+
 impl Chain for EvmChain {
     fn look<'a>(&'a self, lane: &'a LaneName, parcels: &'a [ParcelView]) -> ChainFuture<'a, Sighting> {
         Box::pin(self.seen(lane, parcels))
@@ -414,5 +463,13 @@ impl Chain for EvmChain {
 
     fn broadcast<'a>(&'a self, _lane: &'a LaneName, attempts: &'a [SignedAttempt]) -> Broadcast<'a> {
         Box::pin(self.nodes.broadcast(attempts))
+    }
+
+    fn past<'a>(&'a self, lane: &'a LaneName, from: Nonce, after: Option<&'a Past>) -> ChainFuture<'a, Vec<Past>> {
+        Box::pin(self.past_of(lane, from, after))
+    }
+
+    fn mark(&self, answer: &ReadyDelivery) -> Option<Mark> {
+        self.calls.mark(answer).ok()
     }
 }

@@ -1,56 +1,58 @@
-//! Whether somebody else used a slot of ours: the very transaction is looked for.
+//! Who used a slot of ours, if none of the bytes that are stored for it did: the very transaction is
+//! looked for, since a node that lost a receipt says the same as one that never had it.
 
-use alloy::primitives::{Address, U64};
+use alloy::eips::eip2718::Encodable2718;
+use alloy::primitives::{Address, keccak256};
+use alloy::rpc::types::Transaction;
+use roundtrip::sender::{AttemptKind, SignedAttempt};
 use roundtrip::store::query::ParcelView;
-use roundtrip::words::{Height, Nonce};
-use serde::Deserialize;
+use roundtrip::words::AttemptHash;
 
 use super::chain::WireTransaction;
 use super::heads::View;
+use super::history::{WireBlock, block_of};
+use super::transaction::Draft;
 use crate::rpc::{CallError, Rpc};
 
-#[derive(Debug, Deserialize)]
-struct WireBlock {
-    transactions: Vec<WireTransaction>,
+/// Who used a slot.
+#[derive(Debug)]
+pub(super) enum User {
+    /// Somebody else, or we for something else.
+    Somebody,
+    /// We, with bytes that the store forgot and that do what stored ones do.
+    Us(SignedAttempt),
 }
 
-/// Makes sure that somebody else used a slot: the transaction itself is looked for,
-/// since a node that lost a receipt says the same as one that never had it.
-pub(super) async fn prove(rpc: &Rpc, account: Address, view: &View, parcel: &ParcelView) -> Result<(), CallError> {
-    let block = block_of(rpc, account, parcel.nonce, view.final_height).await?;
-    let block: Option<WireBlock> = rpc.call("eth_getBlockByNumber", (U64::from(block.0), true)).await?;
-    let sent = block.into_iter().flat_map(|block| block.transactions);
-    let user = sent.into_iter().find(|sent| sent.from == account && sent.nonce.to::<u64>() == parcel.nonce.0);
+/// Finds out who used the slot of a parcel at final depth.
+pub(super) async fn user(rpc: &Rpc, account: Address, view: &View, parcel: &ParcelView) -> Result<User, CallError> {
+    let height = block_of(rpc, account, parcel.nonce, view.final_height).await?;
+    let sent = WireBlock::at(rpc, height).await?.sent_by(account, parcel.nonce);
+    let user = sent.into_iter().find(|sent| sent.nonce.to::<u64>() == parcel.nonce.0);
     let user = user.ok_or_else(|| CallError::NoAnswer("the transaction that used a slot cannot be found".into()))?;
     if parcel.attempts.iter().any(|attempt| attempt.hash.0 == user.hash.0) {
         return Err(CallError::NoAnswer("the node has our transaction and no receipt for it".into()));
     }
-    tracing::warn!(nonce = parcel.nonce.0, transaction = %user.hash, "somebody else used a slot of this lane");
-    Ok(())
-}
-
-/// The block in which an account used a nonce, at or below this one, where it is used:
-/// in growing steps down, then halving.
-async fn block_of(rpc: &Rpc, account: Address, nonce: Nonce, used_at: Height) -> Result<Height, CallError> {
-    let (mut used, mut step) = (used_at.0, 1);
-    let mut free = loop {
-        let Some(below) = used.checked_sub(step) else { break 0 };
-        if count_at(rpc, account, below).await? <= nonce {
-            break below + 1;
-        }
-        (used, step) = (below, step * 2);
-    };
-    while free < used {
-        let middle = free + (used - free) / 2;
-        match count_at(rpc, account, middle).await? > nonce {
-            true => used = middle,
-            false => free = middle + 1,
+    match kind_of(&user, parcel) {
+        Some(kind) => Ok(User::Us(signed(rpc, &user, kind).await?)),
+        None => {
+            tracing::warn!(nonce = parcel.nonce.0, transaction = %user.hash, "somebody else used a slot of this lane");
+            Ok(User::Somebody)
         }
     }
-    Ok(Height(used))
 }
 
-async fn count_at(rpc: &Rpc, account: Address, height: u64) -> Result<Nonce, CallError> {
-    let count: U64 = rpc.call("eth_getTransactionCount", (account, U64::from(height))).await?;
-    Ok(Nonce(count.to()))
+/// Of which kind a transaction is that does what one of a parcel's attempts does.
+fn kind_of(user: &WireTransaction, parcel: &ParcelView) -> Option<AttemptKind> {
+    let same = |attempt: &&SignedAttempt| Draft::read(attempt).is_ok_and(|draft| Some(draft.call) == user.call());
+    parcel.attempts.iter().find(same).map(|attempt| attempt.kind)
+}
+
+/// The very bytes of a transaction.
+async fn signed(rpc: &Rpc, user: &WireTransaction, kind: AttemptKind) -> Result<SignedAttempt, CallError> {
+    let shown: Option<Transaction> = rpc.call("eth_getTransactionByHash", [user.hash]).await?;
+    let bytes = shown.map(|shown| shown.into_inner().encoded_2718()).unwrap_or_default();
+    if keccak256(&bytes) != user.hash {
+        return Err(CallError::NoAnswer("the bytes of a transaction that the store forgot are not to be had".into()));
+    }
+    Ok(SignedAttempt { hash: AttemptHash(user.hash.0), kind, bytes: bytes.into() })
 }

@@ -67,7 +67,8 @@ pub(super) fn sighting(
     };
     let Counts { pending, latest, settled } = counts;
     let mined = parcels.iter().filter_map(mined).collect();
-    Sighting { head, pending: pending.max(latest), latest, settled, mined, below: Vec::new(), funds: None }
+    let (below, forgotten) = (Vec::new(), Vec::new());
+    Sighting { head, pending: pending.max(latest), latest, settled, mined, below, funds: None, forgotten }
 }
 
 #[cfg(test)]

@@ -19,6 +19,7 @@ mod effects;
 mod fees;
 mod foreign;
 mod heads;
+mod history;
 mod look;
 mod nodes;
 mod outcomes;

@@ -18,6 +18,7 @@ mod misuse;
 mod nodes;
 mod op_stack;
 mod proxy;
+mod restored;
 mod scene;
 mod sending;
 mod signers;

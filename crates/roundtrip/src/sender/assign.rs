@@ -5,10 +5,10 @@ use std::collections::HashSet;
 use futures_util::future::join_all;
 use futures_util::stream::{self, StreamExt};
 
-use super::SignedAttempt;
 use super::broadcast::{BROADCAST_MAX, Outgoing};
 use super::chain::{Cargo, ChainFuture, Unsigned};
-use super::run::{Held, Left, Room, SendOrder, Sender};
+use super::run::{Gate, Held, Left, Room, SendOrder, Sender};
+use super::{LaneStatus, SignedAttempt};
 use crate::inbox::StateKind;
 use crate::persist;
 use crate::station::StationError;
@@ -22,7 +22,7 @@ const SIGN_AT_ONCE: usize = 16;
 
 impl Sender {
     /// Puts ready answers on the free slots of the lanes, on all lanes at once.
-    pub(super) async fn assign_ready(&self, lanes: &mut [Held]) -> Result<Left, StationError> {
+    pub(super) async fn assign_ready(&self, lanes: &mut [Held], gate: &mut Gate) -> Result<Left, StationError> {
         // A strict order goes by the first lane; the others only have their gaps filled.
         let strict = self.options.order == SendOrder::Strict;
         let usable = |(at, lane): (usize, &Held)| match &lane.room {
@@ -40,7 +40,11 @@ impl Sender {
             SendOrder::Spread => None,
         };
         let later = self.put_off(lanes);
-        let mut ready = self.ready((free * per_parcel + later.len()).min(PAGE_MAX)).await?;
+        let mut ready = match self.passes(lanes, gate).await? {
+            true => self.ready((free * per_parcel + later.len()).min(PAGE_MAX)).await?,
+            // Gaps are filled with nothing meanwhile, so that what is above them can end.
+            false => Vec::new(),
+        };
         ready.retain(|delivery| !later.contains(&delivery.id));
         let per_parcel = alone_or_together(lanes, &mut ready, per_parcel);
         ready.retain(|delivery| oldest_open.is_none_or(|open| delivery.seq < open));
@@ -66,6 +70,23 @@ impl Sender {
         let mut passed = false;
         lanes.iter_mut().for_each(|lane| passed |= std::mem::take(&mut lane.passed));
         Ok(if assigned > 0 || passed { Left::Maybe } else { Left::Nothing })
+    }
+
+    /// Whether answers may go out: not while any lane of the destination is stopped, nor before
+    /// each that may be used was compared with the outside. What one lane has sent and the store
+    /// has forgotten would go out again on another.
+    async fn passes(&self, lanes: &[Held], gate: &mut Gate) -> Result<bool, StationError> {
+        if lanes.iter().any(|lane| lane.stopped) {
+            return Ok(gate.set(false));
+        }
+        if let Some(open) = gate.known_for(self.options.poll) {
+            return Ok(open);
+        }
+        let known = persist::read(|| self.store.lanes()).await?;
+        let ours = known.iter().filter(|lane| lane.destination == self.destination);
+        let uncompared = |name: &LaneName| lanes.iter().any(|held| held.name == *name && !held.open);
+        let closed = ours.filter(|lane| lane.status == LaneStatus::Stopped || uncompared(&lane.name)).count();
+        Ok(gate.set(closed == 0))
     }
 
     /// The answers that have to wait. In a strict order nothing overtakes them.
@@ -176,26 +197,39 @@ impl Sender {
         Ok(oldest)
     }
 
-    /// The oldest answers that wait to be sent, with their requests if the chain wants them.
+    /// The oldest answers that wait to be sent. Those after one that changed meanwhile wait, for
+    /// the sake of their order.
     async fn ready(&self, limit: usize) -> Result<Vec<ReadyDelivery>, StationError> {
-        if !self.chain.wants_requests() {
-            return Ok(persist::read(|| self.store.ready(self.destination.clone(), limit)).await?);
+        let (ready, _) = self.ready_after(None, limit).await?;
+        Ok(ready.into_iter().map_while(|delivery| delivery).collect())
+    }
+
+    /// Answers that wait to be sent, from the oldest after this one on, with their requests if the
+    /// chain wants them, and up to where they go; none for one that changed meanwhile.
+    pub(super) async fn ready_after(
+        &self,
+        after: Option<Seq>,
+        limit: usize,
+    ) -> Result<(Vec<Option<ReadyDelivery>>, Option<Seq>), StationError> {
+        let wants_requests = self.chain.wants_requests();
+        let limit = if wants_requests { limit.min(BROADCAST_MAX) } else { limit };
+        let ready = persist::read(|| self.store.ready_after(self.destination.clone(), after, limit)).await?;
+        let last = ready.last().map(|delivery| delivery.seq);
+        if !wants_requests {
+            return Ok((ready.into_iter().map(Some).collect(), last));
         }
-        let limit = limit.min(BROADCAST_MAX);
-        let ready = persist::read(|| self.store.ready(self.destination.clone(), limit)).await?;
         let asked = ready.iter().map(|delivery| persist::read(|| self.store.get(delivery.id)));
         let asked: Vec<_> = stream::iter(asked.collect::<Vec<_>>()).buffered(SIGN_AT_ONCE).collect().await;
         let mut whole = Vec::with_capacity(ready.len());
         for (delivery, found) in ready.into_iter().zip(asked) {
-            match found? {
+            whole.push(match found? {
                 Some(Found::Live(view, bodies)) if view.revision == delivery.revision => {
-                    whole.push(ReadyDelivery { request: Some(bodies.payload), ..delivery });
+                    Some(ReadyDelivery { request: Some(bodies.payload), ..delivery })
                 }
-                // It changed since; those after it wait, for the sake of their order.
-                _ => break,
-            }
+                _ => None,
+            });
         }
-        Ok(whole)
+        Ok((whole, last))
     }
 
     /// Signs for consecutive slots, several at once; answers the parcels up to the first

@@ -6,7 +6,7 @@ use std::pin::Pin;
 use super::SignedAttempt;
 use crate::store::op::Judgement;
 use crate::store::query::{ParcelView, ReadyDelivery};
-use crate::words::{AttemptHash, ErrorNote, LaneName, Nonce, Position};
+use crate::words::{AttemptHash, ErrorNote, LaneName, Nonce, Position, UnixMs};
 
 /// A future that a chain hands out.
 pub type ChainFuture<'a, T, E = Unreachable> = Pin<Box<dyn Future<Output = Result<T, E>> + Send + 'a>>;
@@ -45,6 +45,40 @@ pub trait Chain: Send + Sync + 'static {
     /// one call to the outside. A result that is missing at the end counts as
     /// [`Unreachable`]. Sending the same bytes again is harmless.
     fn broadcast<'a>(&'a self, lane: &'a LaneName, attempts: &'a [SignedAttempt]) -> Broadcast<'a>;
+
+    /// What a lane has sent, beyond any reorg, from this slot on: in the order of slots, without a
+    /// hole, and as much as one answer holds; `after` is what the last answer ended with. Only
+    /// a rebuild asks for it ([`Rebuild`](crate::sender::Rebuild)).
+    fn past<'a>(&'a self, _lane: &'a LaneName, _from: Nonce, _after: Option<&'a Past>) -> ChainFuture<'a, Vec<Past>> {
+        Box::pin(async { Err(Unreachable("this chain does not tell what was sent: match it by hand".into())) })
+    }
+
+    /// By what an answer is known again in [`Past::carried`], whatever slot it was on; none if
+    /// nothing could carry it.
+    fn mark(&self, _answer: &ReadyDelivery) -> Option<Mark> {
+        None
+    }
+}
+
+/// What makes it the same answer in two transactions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Mark(pub [u8; 32]);
+
+/// A transaction of a lane beyond any reorg, whoever sent it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Past {
+    /// On which slot.
+    pub nonce: Nonce,
+    /// Which transaction.
+    pub transaction: AttemptHash,
+    /// In which block.
+    pub at: Position,
+    /// The block's own time.
+    pub time: UnixMs,
+    /// The answers that it carried, as far as it can be told.
+    pub carried: Vec<Mark>,
+    /// What it did to them.
+    pub judgement: Judgement,
 }
 
 /// What is to be signed.
@@ -135,6 +169,10 @@ pub struct Sighting {
     pub below: Vec<Nonce>,
     /// What the lane can spend, in the chain's smallest unit, if that is known.
     pub funds: Option<u128>,
+    /// Bytes beyond any reorg that carry what a parcel carries and are none of its attempts: a
+    /// store that was rolled back forgot them. Its slot is not below [`Sighting::settled`] until
+    /// they are stored.
+    pub forgotten: Vec<(Nonce, SignedAttempt)>,
 }
 
 /// One of our attempts in a block.

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use super::chain::{Because, Depth, Mined, Sighting};
-use super::{AttemptKind, Block, LaneStatus, ParcelStage};
+use super::{AttemptKind, Block, LaneStatus, ParcelStage, SignedAttempt};
 use crate::store::op::{Judgement, Sight};
 use crate::store::query::{LaneView, ParcelView};
 use crate::words::{Height, Nonce, UnixMs};
@@ -99,6 +99,8 @@ pub(super) struct Plan {
     /// The outside has used slots that the store knows nothing of.
     pub(super) observe: Option<Nonce>,
     pub(super) settles: Vec<(Nonce, ParcelStage, Sight)>,
+    /// Bytes that were mined for a slot, and that the store forgot.
+    pub(super) adopt: Vec<(Nonce, SignedAttempt)>,
     /// Slots whose newest bytes are to be sent again, lowest first.
     pub(super) resend: Vec<Nonce>,
     /// Slots that need a dearer attempt, and why, lowest first.
@@ -129,7 +131,8 @@ pub(super) struct Plan {
 
 /// Decides what one look at the outside comes to.
 pub(super) fn decide(lane: &LaneView, seen: &Sighting, memory: &Memory, patience: Patience, now: UnixMs) -> Plan {
-    let mut plan = Plan { observe: Some(seen.pending).filter(|&pending| pending > lane.next), ..Plan::default() };
+    let observe = Some(seen.pending).filter(|&pending| pending > lane.next);
+    let mut plan = Plan { observe, adopt: seen.forgotten.clone(), ..Plan::default() };
     let mined: HashMap<Nonce, &Mined> = seen.mined.iter().map(|mined| (mined.nonce, mined)).collect();
     for parcel in &lane.parcels {
         match sight(parcel, mined.get(&parcel.nonce).copied(), seen) {

@@ -17,6 +17,7 @@ mod assign;
 mod broadcast;
 pub mod chain;
 mod decide;
+mod rebuild;
 mod run;
 
 use std::collections::BTreeMap;
@@ -26,6 +27,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 pub use decide::Patience;
+pub use rebuild::{Progress, Rebuild, Rebuilt};
 pub use run::{OnTimeout, SendOrder, Sender, SenderOptions};
 
 use crate::outbox::LaneNo;

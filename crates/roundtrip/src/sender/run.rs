@@ -22,14 +22,15 @@ use futures_util::future::join_all;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use super::broadcast::{Answered, Outgoing, next_answered};
 use super::LaneStatus;
+use super::broadcast::{Answered, Outgoing, next_answered};
 use super::chain::{Because, Cargo, Chain, Unreachable};
 use super::decide::{Memory, Patience, Plan, decide};
+use super::rebuild::Rebuild;
 use crate::clock::Clock;
 use crate::persist;
 use crate::station::{Shutdown, StationError, seat_is_due};
-use crate::store::op::{Effect, Judgement, LaneOrder, Lead, Op, Order, Outcome, Seat, Settle, Sight, Stale};
+use crate::store::op::{Attempt, Effect, Judgement, LaneOrder, Lead, Op, Order, Outcome, Seat, Settle, Sight, Stale};
 use crate::store::query::{LaneView, ParcelView};
 use crate::store::{Changes, ReadExt, Store, Topic};
 use crate::words::{BATCH_OPS_MAX, Destination, HolderName, LaneName, Nonce, RequestId, Token, UnixMs};
@@ -124,12 +125,17 @@ pub struct Sender {
     pub lanes: Vec<LaneName>,
     /// How.
     pub options: SenderOptions,
+    /// By what a person asks it to rebuild its lanes.
+    pub rebuild: Rebuild,
 }
 
 /// What a sender knows of a lane beyond the store.
 pub(super) struct Held {
     pub(super) name: LaneName,
-    open: bool,
+    /// Whether it is in the store, and was compared with the outside since the start.
+    pub(super) open: bool,
+    /// Whether it was stopped when it was last looked at.
+    pub(super) stopped: bool,
     pub(super) seat: Option<Token>,
     /// When it was last asked for, by our own clock.
     seat_asked_at: Option<UnixMs>,
@@ -151,7 +157,8 @@ impl Held {
     fn new(name: &LaneName) -> Held {
         let (name, memory, sending) = (name.clone(), Memory::default(), JoinSet::new());
         let (later, alone, passed) = (BTreeMap::new(), BTreeSet::new(), false);
-        Held { name, open: false, seat: None, seat_asked_at: None, memory, sending, room: None, later, alone, passed }
+        let (open, stopped, seat, seat_asked_at, room) = (false, false, None, None, None);
+        Held { name, open, stopped, seat, seat_asked_at, memory, sending, room, later, alone, passed }
     }
 
     /// Remembers that these answers failed together.
@@ -183,6 +190,22 @@ pub(super) enum Left {
     Maybe,
 }
 
+/// Whether answers may go out, as the store said a moment ago.
+#[derive(Default)]
+pub(super) struct Gate(Option<(Instant, bool)>);
+
+impl Gate {
+    pub(super) fn known_for(&self, fresh_for: Duration) -> Option<bool> {
+        self.0.filter(|(asked, _)| asked.elapsed() < fresh_for).map(|(_, open)| open)
+    }
+
+    pub(super) fn set(&mut self, open: bool) -> bool {
+        // What is closed may open at any time.
+        self.0 = open.then(|| (Instant::now(), open));
+        open
+    }
+}
+
 /// The free slots of a lane.
 pub(super) struct Room {
     /// When the outside was looked at.
@@ -210,8 +233,10 @@ impl Sender {
 
     async fn rounds(&self, lanes: &mut [Held]) -> Result<(), StationError> {
         let mut ready = self.store.changes(Topic::Outbox(self.destination.clone()));
+        let (mut gate, mut rebuilding) = (Gate::default(), None);
         loop {
-            while self.run_once(lanes).await? == Left::Maybe {}
+            while self.run_once(lanes, &mut gate).await? == Left::Maybe {}
+            self.go_on_rebuilding(lanes, &mut rebuilding).await?;
             self.wait(lanes, &mut ready).await?;
             lanes.iter_mut().for_each(|lane| lane.room = None);
         }
@@ -233,11 +258,11 @@ impl Sender {
     }
 
     /// One round over all lanes.
-    async fn run_once(&self, lanes: &mut [Held]) -> Result<Left, StationError> {
+    async fn run_once(&self, lanes: &mut [Held], gate: &mut Gate) -> Result<Left, StationError> {
         for tended in join_all(lanes.iter_mut().map(|lane| self.tend(lane))).await {
             tended?;
         }
-        self.assign_ready(lanes).await
+        self.assign_ready(lanes, gate).await
     }
 
     /// Looks at a lane, unless it is known to have room: what is ready goes out first.
@@ -281,6 +306,7 @@ impl Sender {
         lane.memory.gaps.clone_from(&plan.gaps);
         lane.memory.broke = plan.broke;
         lane.memory.highest = plan.highest;
+        lane.stopped = view.status == LaneStatus::Stopped || plan.observe.is_some();
         let paused = matches!(view.status, LaneStatus::Paused { .. });
         if !self.settle(lane, token, &plan, paused).await? {
             return Ok(None);
@@ -354,17 +380,20 @@ impl Sender {
     async fn open(&self, lane: &mut Held) -> Result<bool, StationError> {
         let Ok(seen) = self.ask(self.chain.look(&lane.name, &[])).await else { return Ok(false) };
         let (destination, window) = (self.destination.clone(), self.options.window);
-        let order = Order::Open { destination, window, first: seen.pending };
-        match persist::apply_one(&*self.store, LaneOrder { lane: lane.name.clone(), order }).await? {
-            outcome if outcome.holds() => {
+        // One that is there already is compared with the outside, whoever has its seat.
+        let orders =
+            [Order::Open { destination, window, first: seen.pending }, Order::Observe { outside_next: seen.pending }];
+        let batch = orders.map(|order| Op::Lane(LaneOrder { lane: lane.name.clone(), order })).to_vec();
+        match persist::apply(&*self.store, batch).await?.into_iter().find(|outcome| !outcome.holds()) {
+            None => {
                 lane.open = true;
                 Ok(true)
             }
-            other => Err(refused("opening a lane", &other)),
+            Some(refusal) => Err(refused("opening a lane", &refusal)),
         }
     }
 
-    async fn view(&self, lane: &LaneName) -> Result<Option<LaneView>, StationError> {
+    pub(super) async fn view(&self, lane: &LaneName) -> Result<Option<LaneView>, StationError> {
         Ok(persist::read(|| self.store.lane(lane.clone())).await?)
     }
 
@@ -383,6 +412,10 @@ impl Sender {
         }
         if let (Some(ms), true) = (self.options.quarantine_ms, plan.failed > 0) {
             ops.push(order(Order::Quarantine { for_ms: ms }));
+        }
+        for (nonce, attempt) in plan.adopt.iter().cloned() {
+            tracing::warn!(lane = %lane.name, nonce = nonce.0, hash = %attempt.hash, "a slot was used by bytes of ours that the store forgot");
+            ops.push(Op::Attempt(Attempt { lane: lane.name.clone(), owner, nonce, attempt }));
         }
         for (nonce, expected, sight) in plan.settles.iter().cloned() {
             ops.push(Op::Settle(Settle { lane: lane.name.clone(), owner, nonce, expected, sight }));

@@ -6,6 +6,8 @@
 //! that a double shows. Signing gives other bytes each time, so that a crash that made
 //! anybody sign again shows too.
 
+mod past;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -13,11 +15,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::listener::{BlockSource, SourceBlock, SourceError, SourceFuture, Tips};
 use crate::sender::chain::{
-    Broadcast, Cargo, Chain, ChainFuture, Depth, Mined, Reception, Sighting, Unreachable, Unsigned,
+    Broadcast, Cargo, Chain, ChainFuture, Depth, Mark, Mined, Past, Reception, Sighting, Unreachable, Unsigned,
 };
 use crate::sender::{AttemptKind, SignedAttempt};
 use crate::store::op::{Judgement, NewRequest};
-use crate::store::query::ParcelView;
+use crate::store::query::{ParcelView, ReadyDelivery};
 use crate::words::{AttemptHash, ErrorClass, ErrorNote, Height, LaneName, Nonce, Position, RequestId, UnixMs};
 
 /// At how many blocks a transaction counts as confirmed, its own included.
@@ -369,6 +371,8 @@ impl State {
     fn look(&self, lane: &LaneName, parcels: &[ParcelView]) -> Sighting {
         let latest = self.next(lane);
         let settled = self.next_at(lane, Height(self.finalized));
+        let forgotten = self.forgotten(lane, settled, parcels);
+        let settled = forgotten.first().map_or(settled, |(nonce, _)| settled.min(*nonce));
         let mut pending = latest;
         while self.pool.contains_key(&(lane.clone(), pending)) {
             pending = pending.plus(1);
@@ -392,7 +396,7 @@ impl State {
         };
         let below = parcels.iter().filter(below).map(|parcel| parcel.nonce).collect();
         let funds = Some(if self.broke { 0 } else { u128::MAX });
-        Sighting { head: self.head(), pending, latest, settled, mined: mined.collect(), below, funds }
+        Sighting { head: self.head(), pending, latest, settled, mined: mined.collect(), below, funds, forgotten }
     }
 
     fn depth(&self, height: Height) -> Depth {
@@ -478,6 +482,14 @@ impl Chain for TestChain {
 
     fn broadcast<'a>(&'a self, _lane: &'a LaneName, attempts: &'a [SignedAttempt]) -> Broadcast<'a> {
         Box::pin(async move { attempts.iter().map(|attempt| Ok(self.state().receive(attempt))).collect() })
+    }
+
+    fn past<'a>(&'a self, lane: &'a LaneName, from: Nonce, _after: Option<&'a Past>) -> ChainFuture<'a, Vec<Past>> {
+        Box::pin(async move { Ok(self.state().past(lane, from)) })
+    }
+
+    fn mark(&self, answer: &ReadyDelivery) -> Option<Mark> {
+        Some(past::mark(answer))
     }
 }
 

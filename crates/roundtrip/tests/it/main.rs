@@ -27,6 +27,7 @@ mod postgres;
 #[cfg(feature = "redis")]
 mod projections;
 mod random;
+mod rebuild;
 #[cfg(feature = "redis")]
 mod redis;
 mod sender;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use roundtrip::clock::{Clock, TokioClock};
 use roundtrip::inbox::StateKind;
 use roundtrip::sender::chain::{Broadcast, Cargo, Chain, ChainFuture, Sighting, Unsigned};
-use roundtrip::sender::{LaneStatus, ParcelStage, Patience, SendOrder, Sender, SenderOptions, SignedAttempt};
+use roundtrip::sender::{LaneStatus, ParcelStage, Patience, Rebuild, SendOrder, Sender, SenderOptions, SignedAttempt};
 use roundtrip::station::{Shutdown, StationError};
 use roundtrip::store::op::{
     Admit, AfterCancel, Define, Effect, LaneOrder, Mend, NewRequest, Op, Order, Outcome, Remedy,
@@ -28,9 +28,10 @@ const BLOCK: Duration = Duration::from_secs(1);
 pub(crate) struct Scene {
     pub(crate) store: Arc<MemoryStore>,
     pub(crate) chain: TestChain,
-    clock: Arc<dyn Clock>,
+    pub(crate) clock: Arc<dyn Clock>,
     pub(crate) options: SenderOptions,
-    lanes: Vec<LaneName>,
+    pub(crate) lanes: Vec<LaneName>,
+    pub(crate) rebuild: Rebuild,
 }
 
 /// A store whose caller is gone after so many commits: the last is stored, and nothing
@@ -86,7 +87,7 @@ impl Scene {
         let patience = Patience { resend_ms: 3_000, bump_ms: 10_000 };
         let options = SenderOptions { patience, poll: BLOCK / 2, seat_ms: 5_000, ..SenderOptions::default() };
         let lanes = lanes.iter().map(|name| lane_named(name)).collect();
-        Scene { store, chain: TestChain::new(), clock, options, lanes }
+        Scene { store, chain: TestChain::new(), clock, options, lanes, rebuild: Rebuild::default() }
     }
 
     /// Requests that were answered and are ready to be sent.
@@ -108,10 +109,11 @@ impl Scene {
             destination: destination(),
             lanes: self.lanes.clone(),
             options: self.options,
+            rebuild: self.rebuild.clone(),
         }
     }
 
-    fn start(&self, name: &str) -> Running {
+    pub(crate) fn start(&self, name: &str) -> Running {
         self.start_on(self.store.clone(), name)
     }
 
@@ -122,7 +124,7 @@ impl Scene {
     }
 
     /// Time passes, and blocks with it.
-    async fn blocks(&self, count: u64) {
+    pub(crate) async fn blocks(&self, count: u64) {
         for _ in 0..count {
             tokio::time::sleep(BLOCK).await;
             self.chain.mine();
@@ -130,12 +132,12 @@ impl Scene {
         tokio::time::sleep(BLOCK).await;
     }
 
-    async fn lane(&self, name: &str) -> LaneView {
+    pub(crate) async fn lane(&self, name: &str) -> LaneView {
         self.store.lane(lane_named(name)).await.unwrap().unwrap()
     }
 
     /// How many requests are still live.
-    async fn live(&self) -> u64 {
+    pub(crate) async fn live(&self) -> u64 {
         self.store.counts().await.unwrap().iter().map(|count| count.requests).sum()
     }
 

@@ -19,7 +19,7 @@ use roundtrip::clock::{Clock, SystemClock, TokioClock};
 use roundtrip::inbox::{Standing, StateKind};
 use roundtrip::listener::{CatchUp, Every, Follower, FollowerOptions, FollowerStats, Source, Tick, request_with_id};
 use roundtrip::outbox::{CallSink, Courier, CourierOptions, SinkError};
-use roundtrip::sender::{LaneStatus, Patience, Sender, SenderOptions};
+use roundtrip::sender::{LaneStatus, Patience, Rebuild, Sender, SenderOptions};
 use roundtrip::station::{Shutdown, StationError};
 use roundtrip::store::journal::Event;
 use roundtrip::store::op::{AfterCancel, Define, Gather, GroupPlan, LaneOrder, Mend, NewRequest, Order, Remedy};
@@ -305,6 +305,7 @@ impl World {
                 poll: BLOCK / 2,
                 ..SenderOptions::default()
             },
+            rebuild: Rebuild::default(),
         };
         let floors = Arc::new(Vec::new);
         let options = UpkeepOptions { seat_ms: 8_000, ..UpkeepOptions::default() };

@@ -41,7 +41,7 @@ fn mined(nonce: u64, height: u64, depth: Depth, judgement: Judgement) -> Mined {
 
 fn seen(head: u64, slots: [u64; 3], mined: Vec<Mined>) -> Sighting {
     let [pending, latest, settled] = slots.map(Nonce);
-    Sighting { head: at(head), pending, latest, settled, mined, below: Vec::new(), funds: None }
+    Sighting { head: at(head), pending, latest, settled, mined, below: Vec::new(), funds: None, forgotten: Vec::new() }
 }
 
 fn plan(parcels: Vec<ParcelView>, seen: &Sighting) -> Plan {
