@@ -11,7 +11,7 @@
 //! finds one answer to each request, no second try at any of them, and no gap.
 //!
 //! `SEED=n` throws the same dice again; what they hit depends on what the processes do
-//! meanwhile. With `SOAK` other seeds follow.
+//! meanwhile. With `SOAK` more is asked, and other seeds follow.
 
 use std::path::Path;
 use std::sync::OnceLock;
@@ -34,9 +34,10 @@ use serde_json::{Value, json};
 
 use super::world::payloads;
 
+/// How much is asked, and how much where there is time.
 const REQUESTS: usize = 2_000;
+const SOAK_REQUESTS: usize = 5_000;
 const KILLS: usize = 50;
-const CLEAN: Verdict = Verdict { settled: REQUESTS as u64, lost: 0, doubled: 0, wrong: 0, gaps: 0 };
 /// The accounts that answer.
 const LANES: [usize; 4] = [6, 7, 8, 9];
 /// What a plain run throws, and how many runs follow it where there is time.
@@ -44,8 +45,9 @@ const FIRST_SEED: u64 = 4;
 const SOAK_SEEDS: u64 = 8;
 const FINAL_DEPTH: u64 = 6;
 const BLOCK: Duration = Duration::from_millis(80);
-/// Between two kills up to so much time passes.
-const LIFE_MS_MAX: u64 = 2_000;
+/// Between two kills up to so much time passes, for each thousand requests: the storm lasts about as
+/// long as they are asked.
+const LIFE_MS_MAX_PER_THOUSAND: u64 = 1_000;
 /// How many relays share a server.
 const RELAYS: usize = 4;
 /// How far their clocks are ahead; the first is right, since an embedded store goes by it.
@@ -56,8 +58,8 @@ const FREEZES_PER_MILLE: u16 = 300;
 const FROZEN: Duration = Duration::from_millis(1_500);
 /// Between so many kills of relays one of the server.
 const KILLS_PER_SERVER_KILL: usize = 12;
-/// After the storm, everything must end within so long.
-const CALM_MAX: Duration = Duration::from_secs(120);
+/// After the storm, a thousand requests must end within so long.
+const CALM_PER_THOUSAND: Duration = Duration::from_secs(60);
 const GWEI: u64 = 1_000_000_000;
 
 /// So many of a thousand blocks see this happen.
@@ -185,9 +187,9 @@ impl Lives {
     }
 
     /// Lets the relays live for a while, then kills or freezes one, again and again.
-    async fn suffer(mut self, kill_server: Option<fn()>, mut dice: fastrand::Rng) -> Lives {
+    async fn suffer(mut self, life_ms_max: u64, kill_server: Option<fn()>, mut dice: fastrand::Rng) -> Lives {
         while self.deaths.killed < KILLS {
-            tokio::time::sleep(Duration::from_millis(dice.u64(..LIFE_MS_MAX))).await;
+            tokio::time::sleep(Duration::from_millis(dice.u64(..life_ms_max))).await;
             self.thaw(Instant::now());
             self.all_live();
             let one = dice.usize(..self.children.len());
@@ -251,6 +253,11 @@ impl Round {
         logs.len()
     }
 
+    /// What the checker says if all is well.
+    fn clean(&self) -> Verdict {
+        Verdict { settled: self.payloads.len() as u64, lost: 0, doubled: 0, wrong: 0, gaps: 0 }
+    }
+
     async fn verdict(&self) -> Verdict {
         check(&self.client, self.board, &self.payloads, &self.lanes, answer_to).await.unwrap()
     }
@@ -264,17 +271,18 @@ impl Round {
 
     /// Makes blocks until everything is answered once, in good weather.
     async fn calm(&self, sky: &mut Sky, submitter: Submitter, mut lives: Lives) {
-        let started = Instant::now();
+        let (started, count) = (Instant::now(), self.payloads.len());
+        let within = CALM_PER_THOUSAND * u32::try_from(count.div_ceil(1_000)).unwrap();
         loop {
             sky.block().await;
             lives.all_live();
-            let late = started.elapsed() > CALM_MAX;
-            let ripe = submitter.is_finished() && self.answered().await >= REQUESTS;
+            let late = started.elapsed() > within;
+            let ripe = submitter.is_finished() && self.answered().await >= count;
             if !ripe && !late {
                 continue;
             }
             let verdict = self.verdict().await;
-            if verdict == CLEAN {
+            if verdict == self.clean() {
                 break;
             }
             if late {
@@ -285,7 +293,7 @@ impl Round {
         for child in lives.children {
             child.stop().await.unwrap();
         }
-        assert_eq!(submitter.finish().await.unwrap().len(), REQUESTS);
+        assert_eq!(submitter.finish().await.unwrap().len(), count);
     }
 
     /// For whoever reads of a failure.
@@ -297,9 +305,15 @@ impl Round {
     }
 }
 
+/// Whether there is time.
+fn soaks() -> bool {
+    std::env::var_os("SOAK").is_some()
+}
+
 /// One run on this store.
 async fn run(home: &Home, seed: u64) {
-    println!("seed {seed}");
+    let count = if soaks() { SOAK_REQUESTS } else { REQUESTS };
+    println!("seed {seed}, {count} requests");
     let started = Instant::now();
     let mut dice = fastrand::Rng::with_seed(seed);
     let node = Node::anvil(AnvilOptions::default()).await.unwrap();
@@ -318,11 +332,12 @@ async fn run(home: &Home, seed: u64) {
         final_depth: FINAL_DEPTH,
         clock_ahead_ms: 0,
     };
-    let round = Round { client, board, lanes, payloads: payloads(REQUESTS), store: home.url.clone() };
+    let round = Round { client, board, lanes, payloads: payloads(count), store: home.url.clone() };
 
     let submitter = round.submit();
     let lives = Lives::begin(orders, home.relays);
-    let lives = tokio::spawn(lives.suffer(home.kill_server, dice.fork()));
+    let life_ms_max = LIFE_MS_MAX_PER_THOUSAND * (count as u64).div_ceil(1_000);
+    let lives = tokio::spawn(lives.suffer(life_ms_max, home.kill_server, dice.fork()));
     let mut sky = Sky { node, dice, weather: Weather::default() };
     while !lives.is_finished() {
         sky.stormy_block().await;
@@ -339,7 +354,7 @@ async fn run(home: &Home, seed: u64) {
     let faults = Fault::ALL.map(|fault| (fault, proxy.count(fault)));
     println!("{verdict}, gaps {}; {deaths:?}, {weather:?}, proxy {faults:?}", verdict.gaps);
     println!("{asked} asked and {answered} answered in {stormy:.1?} of storm, all in {:.1?}", started.elapsed());
-    assert_eq!(verdict, CLEAN);
+    assert_eq!(verdict, round.clean());
     // Good weather would show nothing.
     assert_eq!(deaths.killed, KILLS);
     assert_eq!((deaths.frozen > 0, deaths.servers > 0), (home.relays > 1, home.kill_server.is_some()), "{deaths:?}");
@@ -353,7 +368,7 @@ pub(super) async fn runs(home: impl Fn() -> Home) {
     if let Ok(seed) = std::env::var("SEED") {
         return run(&home(), seed.parse().unwrap()).await;
     }
-    let more = if std::env::var_os("SOAK").is_some() { SOAK_SEEDS } else { 0 };
+    let more = if soaks() { SOAK_SEEDS } else { 0 };
     for seed in FIRST_SEED..=FIRST_SEED + more {
         run(&home(), seed).await;
     }

@@ -196,9 +196,18 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
+/// When a person asks for the rebuild.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Asked {
+    /// Before anything was read again.
+    AtOnce,
+    /// When the lanes have stopped, and everything was read and answered again.
+    Later,
+}
+
 /// The store is copied aside with work under way, the relay goes on for fifty requests more and
 /// everything is final; then the copy is put in its place.
-async fn doubles_nothing(ground: Ground) {
+async fn doubles_nothing(ground: Ground, asked: Asked) {
     let mut site = Site::new(ground, 2).await;
     let (store, relay) = site.start().await;
     site.ask(30).await;
@@ -213,17 +222,22 @@ async fn doubles_nothing(ground: Ground) {
     copy(&site.at("saved"), &site.at("store"));
 
     let (store, relay) = site.start().await;
+    let rebuild = relay.rebuild("chain").unwrap();
+    if asked == Asked::AtOnce {
+        rebuild.begin(PATIENCE);
+    }
     site.ask(20).await;
     let stopped = async || site.statuses(&store).await == [LaneStatus::Stopped, LaneStatus::Stopped];
-    site.mine_until("the lanes stop", stopped).await;
-    // Whatever is answered again meanwhile stays here.
-    for _ in 0..30 {
-        tokio::time::sleep(BLOCK).await;
-        site.ground.mine().await;
+    if asked == Asked::Later {
+        site.mine_until("the lanes stop", stopped).await;
+        // Whatever is answered again meanwhile stays here.
+        for _ in 0..30 {
+            tokio::time::sleep(BLOCK).await;
+            site.ground.mine().await;
+        }
+        assert_eq!(site.sent().await, 80, "nothing goes out while the lanes are stopped");
+        rebuild.begin(PATIENCE);
     }
-    assert_eq!(site.sent().await, 80, "nothing goes out while the lanes are stopped");
-    let rebuild = relay.rebuild("chain").unwrap();
-    rebuild.begin(PATIENCE);
     let done = || match rebuild.progress() {
         Progress::Done(rebuilt) => Some(rebuilt),
         Progress::Idle | Progress::Waits { .. } => None,
@@ -239,12 +253,18 @@ async fn doubles_nothing(ground: Ground) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_restored_store_doubles_nothing_on_the_development_chain() {
-    doubles_nothing(Ground::dev()).await;
+    doubles_nothing(Ground::dev(), Asked::Later).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_restored_store_doubles_nothing_on_anvil() {
-    doubles_nothing(Ground::anvil().await).await;
+    doubles_nothing(Ground::anvil().await, Asked::Later).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_rebuild_that_is_asked_for_at_once_waits_for_what_is_read_and_answered_again() {
+    doubles_nothing(Ground::dev(), Asked::AtOnce).await;
+    doubles_nothing(Ground::anvil().await, Asked::AtOnce).await;
 }
 
 /// All that the store forgot are bumps, on slots that it knows: it never had more slots, so no lane

@@ -5,12 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use roundtrip::sender::{LaneStatus, Progress, Rebuild, Rebuilt, SendOrder};
-use roundtrip::store::op::{Admit, Assign, Define, Effect, LaneOrder, Lead, NewParcel, Op, Order, Outcome, Seat};
+use roundtrip::store::op::{
+    Admit, Assign, ChainTick, Define, Effect, LaneOrder, Lead, NewParcel, Op, Order, Outcome, Seat,
+};
 use roundtrip::store::policy::RoutePolicy;
 use roundtrip::store::query::ParcelView;
 use roundtrip::store::{MemoryStore, Options, StoreExt};
-use roundtrip::testkit::samples::{destination, final_request, id, lane_named, policy, route};
-use roundtrip::words::{HolderName, Nonce};
+use roundtrip::testkit::samples::{destination, final_request, id, lane_named, origin, policy, route};
+use roundtrip::words::{Height, HolderName, Nonce, UnixMs};
 
 use super::sender::Scene;
 
@@ -42,7 +44,7 @@ async fn forgotten(lanes: &[&str], order: SendOrder, answers: u64) -> Scene {
     restored(scene).await
 }
 
-async fn is_done(scene: &Scene) -> Option<Rebuilt> {
+fn is_done(scene: &Scene) -> Option<Rebuilt> {
     match scene.rebuild.progress() {
         Progress::Done(rebuilt) => Some(rebuilt),
         Progress::Idle | Progress::Waits { .. } => None,
@@ -69,7 +71,7 @@ async fn what_was_sent_before_is_matched_and_the_rest_goes_out() {
     scene.rebuild.begin(PATIENT);
     scene.blocks(20).await;
     let rebuilt = Rebuilt { sent: 40, done: 40, ..Rebuilt::default() };
-    assert_eq!(is_done(&scene).await, Some(rebuilt));
+    assert_eq!(is_done(&scene), Some(rebuilt));
     scene.assert_all_settled(55).await;
     running.stop().await;
 }
@@ -101,7 +103,7 @@ async fn somebody_else_s_transactions_are_told_and_passed_over() {
     assert_eq!((scene.lane("a").await.status, scene.live().await), (LaneStatus::Stopped, 3));
     scene.rebuild.begin(PATIENT);
     scene.blocks(20).await;
-    assert_eq!(is_done(&scene).await, Some(Rebuilt { sent: 1, foreign: 1, ..Rebuilt::default() }));
+    assert_eq!(is_done(&scene), Some(Rebuilt { sent: 1, foreign: 1, ..Rebuilt::default() }));
     scene.assert_all_settled(3).await;
     running.stop().await;
 }
@@ -126,12 +128,31 @@ async fn what_is_not_answered_again_yet_is_waited_for_as_long_as_a_person_says()
         scene.blocks(40).await;
         let unanswered = usize::from(!in_time);
         let rebuilt = Rebuilt { sent: 4, done: 4 - unanswered, foreign: unanswered, unanswered, failed: 0 };
-        assert_eq!(is_done(&scene).await, Some(rebuilt));
+        assert_eq!(is_done(&scene), Some(rebuilt));
         if in_time {
             scene.assert_all_settled(4).await;
         }
         running.stop().await;
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_not_read_again_yet_is_waited_for() {
+    let scene = forgotten(&["a"], SendOrder::Spread, 4).await;
+    let tick = |height: u64| ChainTick { origin: origin(), height: Height(height), at: UnixMs(height * 1000) };
+    scene.store.apply_one(tick(0)).await.unwrap();
+    let running = scene.start("after");
+    scene.answered(0..2).await;
+    scene.rebuild.begin(PATIENT);
+    scene.blocks(10).await;
+    let until = waits_for(&scene);
+    assert!(until.contains("is read up to"), "{until}");
+    scene.answered(2..4).await;
+    scene.store.apply_one(tick(1_000)).await.unwrap();
+    scene.blocks(10).await;
+    assert_eq!(is_done(&scene), Some(Rebuilt { sent: 4, done: 4, ..Rebuilt::default() }));
+    scene.assert_all_settled(4).await;
+    running.stop().await;
 }
 
 #[tokio::test(start_paused = true)]
