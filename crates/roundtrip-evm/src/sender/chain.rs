@@ -215,7 +215,7 @@ impl EvmChain {
         let silent = self.known(lane, |known| {
             let below = match shown {
                 Some(shown) => {
-                    let done = |(hash, at)| (hash, Receipt { at, judgement: Judgement::Done });
+                    let done = |(hash, at)| (hash, Receipt::done(at));
                     known.receipts.extend(shown.into_iter().map(done));
                     known.used_before.unwrap_or(counts.latest).max(counts.settled)
                 }
@@ -365,19 +365,20 @@ impl EvmChain {
     async fn judged(&self, rpc: &Rpc, wire: WireReceipt, carried: usize) -> Result<Receipt, CallError> {
         let at = Position { height: Height(wire.block_number.to()), hash: wire.block_hash.0 };
         if wire.status == U64::from(1) {
-            return Ok(Receipt { at, judgement: Judgement::Done });
+            return Ok(Receipt::done(at));
         }
         let (message, revert) = why_reverted(rpc, &wire).await?;
         let why = revert_text(&message, revert.as_ref());
         let text = format!("transaction {} in block {} had no effect: {why}", wire.transaction_hash, at.height.0);
-        let judgement = match self.outcomes.meaning(&message, revert.as_ref()) {
+        let outcome = self.outcomes.meaning(&message, revert.as_ref());
+        let judgement = match outcome {
             // One of several may be to blame: each is tried alone.
             _ if carried > 1 => Judgement::Again(ErrorNote::new(ErrorClass::Retryable, &text)),
             Outcome::AlreadyDone => Judgement::Done,
-            Outcome::Retry => Judgement::Again(ErrorNote::new(ErrorClass::Retryable, &text)),
+            Outcome::Retry | Outcome::LaneToBlame => Judgement::Again(ErrorNote::new(ErrorClass::Retryable, &text)),
             Outcome::Fatal => Judgement::Failed(ErrorNote::new(ErrorClass::Fatal, &text)),
         };
-        Ok(Receipt { at, judgement })
+        Ok(Receipt { at, judgement, lane_to_blame: outcome == Outcome::LaneToBlame })
     }
 }
 

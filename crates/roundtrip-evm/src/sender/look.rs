@@ -23,6 +23,13 @@ pub(super) struct Counts {
 pub(super) struct Receipt {
     pub(super) at: Position,
     pub(super) judgement: Judgement,
+    pub(super) lane_to_blame: bool,
+}
+
+impl Receipt {
+    pub(super) fn done(at: Position) -> Receipt {
+        Receipt { at, judgement: Judgement::Done, lane_to_blame: false }
+    }
 }
 
 /// How deep a block is.
@@ -63,6 +70,7 @@ pub(super) fn sighting(
             at: receipt.at,
             depth: depths.of(receipt.at.height, parcel.nonce < counts.settled),
             judgement: receipt.judgement.clone(),
+            lane_to_blame: receipt.lane_to_blame,
         })
     };
     let Counts { pending, latest, settled } = counts;
@@ -107,7 +115,7 @@ mod tests {
             ("of another moment", 20, counts(5, 5), None),
         ];
         for (name, height, counts, depth) in cases {
-            let found = HashMap::from([(hash, Receipt { at: at(height), judgement: Judgement::Done })]);
+            let found = HashMap::from([(hash, Receipt::done(at(height)))]);
             let depths = Depths { head: Height(20), final_height: Height(10), confirmations: 2 };
             let seen = sighting(at(20), &depths, counts, std::slice::from_ref(&parcel), &found);
             assert_eq!(

@@ -20,6 +20,9 @@ pub enum Outcome {
     Retry,
     /// It is a dead letter.
     Fatal,
+    /// The account that sent it is to blame, such as one that may not answer, or has answered
+    /// too often: its lane goes into quarantine, and the answer goes out from another.
+    LaneToBlame,
 }
 
 /// Which refusals mean what; the first that fits decides.

@@ -29,6 +29,7 @@ const REFUSED_FOR: Duration = Duration::from_secs(60);
 /// Who looks, at what, by which node.
 #[derive(Clone, Copy)]
 struct Sight<'a> {
+    lane: &'a LaneName,
     rpc: &'a Rpc,
     view: &'a View,
     from: Address,
@@ -52,18 +53,25 @@ impl Refusal {
     }
 }
 
-/// The answers that a contract refused once, and at which head.
+/// Whom a contract refused.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Refused {
+    Answer(RequestId),
+    Lane(LaneName),
+}
+
+/// Whom a contract refused once, and at which head.
 #[derive(Default)]
-pub(super) struct Refusals(Mutex<HashMap<RequestId, (Height, Instant)>>);
+pub(super) struct Refusals(Mutex<HashMap<Refused, (Height, Instant)>>);
 
 impl Refusals {
     /// Whether it was refused before, at a lower head or long ago; else it is remembered.
-    fn again(&self, id: RequestId, head: Height) -> bool {
+    fn again(&self, refused: Refused, head: Height) -> bool {
         let mut refusals = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((before, when)) = refusals.get(&id) {
+        if let Some((before, when)) = refusals.get(&refused) {
             let again = *before < head || when.elapsed() >= REFUSED_FOR;
             if again {
-                refusals.remove(&id);
+                refusals.remove(&refused);
             }
             return again;
         }
@@ -71,7 +79,7 @@ impl Refusals {
             // Those that are forgotten are only refused once more.
             refusals.clear();
         }
-        refusals.insert(id, (head, Instant::now()));
+        refusals.insert(refused, (head, Instant::now()));
         false
     }
 }
@@ -89,12 +97,12 @@ impl EvmChain {
         let now = self.fees(rpc, &view).await.map_err(Unreachable::from)?;
         let (draft, kind) = match cargo {
             Cargo::Deliveries(answers) => {
-                let sight = Sight { rpc, view: &view, from: signer.address() };
+                let sight = Sight { lane, rpc, view: &view, from: signer.address() };
                 (self.first(sight, nonce, answers, now).await?, AttemptKind::Carry)
             }
             Cargo::Dearer(attempts, because) => self.dearer(attempts, because, now)?,
             Cargo::Nothing(attempts) => {
-                let sight = Sight { rpc, view: &view, from: signer.address() };
+                let sight = Sight { lane, rpc, view: &view, from: signer.address() };
                 (self.nothing(sight, nonce, attempts, now).await?, AttemptKind::Cancel)
             }
         };
@@ -166,8 +174,9 @@ impl EvmChain {
         }
     }
 
-    /// What it means that a contract refuses an answer. What is done must be so at final depth,
-    /// and what is fatal must be so at a later head too: the first one may be gone by then.
+    /// What it means that a contract refuses an answer. What is done must be so at final depth;
+    /// what is fatal, or the lane's fault, must be so at a later head too: the first one may be
+    /// gone by then.
     async fn refused(
         &self,
         sight: Sight<'_>,
@@ -176,14 +185,18 @@ impl EvmChain {
         refusal: Refusal,
     ) -> Result<Unsigned, Unsigned> {
         let text = format!("the contract would refuse it: {}", refusal.text());
+        let head = sight.view.head.at.height;
         Ok(match self.outcomes.meaning(&refusal.message, refusal.revert.as_ref()) {
             Outcome::Retry => Unsigned::Later(text),
             Outcome::AlreadyDone if self.is_done_for_good(sight, call).await? => Unsigned::Done,
             Outcome::AlreadyDone => Unsigned::Later(format!("{text}, and that is not final yet")),
-            Outcome::Fatal if self.refusals.again(answer.id, sight.view.head.at.height) => {
+            Outcome::Fatal if self.refusals.again(Refused::Answer(answer.id), head) => {
                 Unsigned::Never(ErrorNote::new(ErrorClass::Fatal, &text))
             }
-            Outcome::Fatal => Unsigned::Later(text),
+            Outcome::LaneToBlame if self.refusals.again(Refused::Lane(sight.lane.clone()), head) => {
+                Unsigned::Lane(text)
+            }
+            Outcome::Fatal | Outcome::LaneToBlame => Unsigned::Later(text),
         })
     }
 

@@ -219,12 +219,31 @@ async fn a_lane_that_cannot_pay_goes_on_by_itself_when_it_is_funded() {
     scene.chain.set_balance(poor, U256::from(1));
     let _relay = scene.relay(chain(&scene, respond(&scene), options())).await;
     scene.ask(12);
-    scene.mine_until("it pauses", async || scene.status(0).await.is_unfunded()).await;
+    scene.mine_until("it pauses", async || matches!(scene.status(0).await, LaneStatus::Unfunded { .. })).await;
     scene.mine_until("the other goes on", async || scene.chain.nonce(rich) > 3).await;
     assert_eq!(scene.chain.nonce(poor), 0);
     scene.chain.set_balance(poor, U256::from(10u128.pow(18)));
     scene.mine_until("it goes on", async || scene.status(0).await == LaneStatus::Active).await;
     scene.settled().await;
+}
+
+/// The board takes nothing from the first lane, which an estimate shows, or else a block.
+#[tokio::test(start_paused = true)]
+async fn an_account_that_is_to_blame_is_quarantined_and_another_answers() {
+    for (gas, used) in [(Gas::Estimated { margin_percent: 20 }, false), (Gas::Fixed(150_000), true)] {
+        let scene = Scene::new(2);
+        let board = scene.chain.deploy_board(&[scene.lanes[1].address()]);
+        let scene = Scene { board, ..scene };
+        let blame = Outcomes::new().on("error NotAResponder(address)", Outcome::LaneToBlame).unwrap();
+        let evm = chain(&scene, respond(&scene), EvmChainOptions { gas, ..options() }).outcomes(blame);
+        let _relay = scene.relay(evm).await;
+        scene.ask(12);
+        scene.settled().await;
+        let status = scene.status(0).await;
+        assert!(matches!(status, LaneStatus::Quarantined { .. }), "{status:?}");
+        assert_eq!(scene.used(0) > 0, used, "what an estimate refuses has no slot");
+        assert_eq!(scene.used(1), 12);
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -378,9 +378,9 @@ pub(super) struct WireLane {
     pub name: String,
     /// Whose answers it carries.
     pub destination: String,
-    /// `active`, `paused`, `quarantined` or `stopped`.
+    /// `active`, `paused`, `quarantined`, `unfunded` or `stopped`.
     pub status: &'static str,
-    /// Why, if it is paused.
+    /// Why, if it is paused or unfunded.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// Until when, if it is quarantined, in milliseconds since 1970.
@@ -422,6 +422,7 @@ fn status_of(status: &LaneStatus) -> (&'static str, Option<String>, Option<u64>)
         LaneStatus::Active => ("active", None, None),
         LaneStatus::Paused { reason } => ("paused", Some(reason.to_string()), None),
         LaneStatus::Quarantined { until } => ("quarantined", None, Some(until.0)),
+        LaneStatus::Unfunded { reason } => ("unfunded", Some(reason.to_string()), None),
         LaneStatus::Stopped => ("stopped", None, None),
     }
 }

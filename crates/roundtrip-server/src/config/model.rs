@@ -280,13 +280,21 @@ pub struct TransactionsConfig {
     /// A balance below this, in gwei, is told in the log.
     #[serde(default)]
     pub balance_min_gwei: f64,
-    /// For how long a lane takes nothing new after one of its transactions had no effect.
+    /// What puts a lane into quarantine: it takes nothing new, and the others take the answers.
     #[serde(default)]
-    pub quarantine: Option<Span>,
+    pub quarantine_on: QuarantineConfig,
+    /// For how long.
+    #[serde(default = "quarantine")]
+    pub quarantine: Span,
     /// What refusals of the contract mean, by selector (`0x1a2b3c4d`), error signature
-    /// (`error AlreadyAnswered(uint256)`) or reason (`already answered`). Others are fatal.
+    /// (`error AlreadyAnswered(uint256)`) or reason (`already answered`): `already_done`, `retry`, `fatal` or
+    /// `lane_to_blame`. Others are fatal.
     #[serde(default)]
     pub outcomes: BTreeMap<String, Outcome>,
+}
+
+fn quarantine() -> Span {
+    Span::ms(roundtrip::sender::SenderOptions::default().quarantine_ms)
 }
 
 fn window() -> u32 {
@@ -322,6 +330,17 @@ pub enum SendOrderConfig {
     Spread,
     /// On the first lane alone, in the order of admission.
     Strict,
+}
+
+/// What puts a lane into quarantine.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum QuarantineConfig {
+    /// A refusal that `outcomes` blames on the lane.
+    #[default]
+    Blame,
+    /// Every transaction that had no effect, also for lack of gas.
+    NoEffect,
 }
 
 /// What is done about a transaction that is late.

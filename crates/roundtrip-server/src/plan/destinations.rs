@@ -7,7 +7,7 @@ use std::sync::Arc;
 use roundtrip::clock::Clock;
 use roundtrip::outbox::{Endpoint, RedisListSink, WebhookOptions, WebhookSink};
 use roundtrip::relay::Relay;
-use roundtrip::sender::{OnTimeout, Patience, SendOrder, SenderOptions};
+use roundtrip::sender::{OnTimeout, Patience, QuarantineOn, SendOrder, SenderOptions};
 use roundtrip::store::Store;
 use roundtrip::store::projection::Template;
 use roundtrip::words::{Destination, HolderName, LaneName, ParseError};
@@ -17,8 +17,8 @@ use roundtrip_evm::{ContractCall, EvmChain, EvmChainOptions, Gas, Outcomes, Sign
 use super::Findings;
 use super::routes::{address, nodes};
 use crate::config::{
-    ChainConfig, DestinationConfig, Fault, KeepConfig, ListSinkConfig, Loaded, OnTimeoutConfig, SendOrderConfig,
-    TransactionsConfig, WebhookConfig,
+    ChainConfig, DestinationConfig, Fault, KeepConfig, ListSinkConfig, Loaded, OnTimeoutConfig, QuarantineConfig,
+    SendOrderConfig, TransactionsConfig, WebhookConfig,
 };
 use crate::run::read_secret;
 use crate::shelf::Shelf;
@@ -141,7 +141,11 @@ fn transactions(
             OnTimeoutConfig::Bump => OnTimeout::Bump,
             OnTimeoutConfig::FillAndRequeue => OnTimeout::FillAndRequeue,
         },
-        quarantine_ms: config.quarantine.map(crate::config::Span::as_ms),
+        quarantine_on: match config.quarantine_on {
+            QuarantineConfig::Blame => QuarantineOn::Blame,
+            QuarantineConfig::NoEffect => QuarantineOn::NoEffect,
+        },
+        quarantine_ms: config.quarantine.as_ms(),
         poll: chain.as_ref()?.poll.0,
         ..SenderOptions::default()
     };

@@ -177,6 +177,7 @@ impl Sender {
                 lane.put_off(first.id, until);
             }
             (Err(Unsigned::Funds(why)), _) => self.pause(lane, &why).await?,
+            (Err(Unsigned::Lane(why)), _) => self.quarantine(lane, &why).await?,
             (Err(error), _) => tracing::warn!(lane = %lane.name, %error, "a slot waits for signed bytes"),
         }
         Ok(None)

@@ -11,7 +11,7 @@ use tokio::task::JoinError;
 use super::chain::{Cargo, Chain, Reception, Unreachable, Unsigned};
 use super::decide::{Broke, Patience, Sent};
 use super::run::{Held, Sender};
-use super::{AttemptKind, CANNOT_PAY, SignedAttempt};
+use super::{AttemptKind, SignedAttempt};
 use crate::persist;
 use crate::station::StationError;
 use crate::store::op::{AfterCancel, Attempt, LaneOrder, Order, Outcome};
@@ -142,8 +142,17 @@ impl Sender {
         }
         tracing::error!(lane = %lane.name, why, "the lane cannot pay and pauses: fund its account");
         lane.memory.broke = Some(Broke { since: self.clock.now(), funds: None });
-        let order = Order::Pause { reason: format!("{CANNOT_PAY}{why}").into() };
+        let order = Order::Unfunded { reason: why.into() };
         persist::apply_one(&*self.store, LaneOrder { lane: lane.name.clone(), order }).await?;
+        Ok(())
+    }
+
+    /// A lane that is to blame takes nothing new for a while; what it could not take, others do.
+    pub(super) async fn quarantine(&self, lane: &mut Held, why: &str) -> Result<(), StationError> {
+        tracing::warn!(lane = %lane.name, why, "the lane is to blame and goes into quarantine");
+        let order = Order::Quarantine { for_ms: self.options.quarantine_ms };
+        persist::apply_one(&*self.store, LaneOrder { lane: lane.name.clone(), order }).await?;
+        lane.room = None;
         Ok(())
     }
 

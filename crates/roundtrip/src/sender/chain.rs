@@ -129,6 +129,9 @@ pub enum Unsigned {
     /// The lane cannot pay; it pauses.
     #[error("the lane cannot pay: {0}")]
     Funds(String),
+    /// The lane is to blame: it goes into quarantine, and other lanes take the deliveries.
+    #[error("the lane is to blame: {0}")]
+    Lane(String),
     /// The bytes may not cost more; what is stored is sent again.
     #[error("at the highest fee that is allowed")]
     AtCap,
@@ -188,6 +191,8 @@ pub struct Mined {
     pub depth: Depth,
     /// What it did to the deliveries that it carried.
     pub judgement: Judgement,
+    /// Whether it had no effect because of the lane, so that another lane may do better.
+    pub lane_to_blame: bool,
 }
 
 /// How deep a block is.

@@ -93,6 +93,15 @@ impl Broke {
     }
 }
 
+/// What is wrong with a transaction in a block; the worst is the greatest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Fault {
+    /// It had no effect.
+    NoEffect,
+    /// It had no effect, and the lane is to blame for it.
+    OfTheLane,
+}
+
 /// What is to be done about a lane.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Plan {
@@ -113,8 +122,8 @@ pub(super) struct Plan {
     pub(super) fill: Vec<Nonce>,
     /// Whether the lane takes answers.
     pub(super) active: bool,
-    /// How many parcels of a final transaction had no effect.
-    pub(super) failed: usize,
+    /// The worst that blocks newly show of the lane's transactions.
+    pub(super) fault: Option<Fault>,
     /// How many more parcels may be assigned.
     pub(super) room: usize,
     /// What to remember of a lane that cannot pay.
@@ -137,8 +146,7 @@ pub(super) fn decide(lane: &LaneView, seen: &Sighting, memory: &Memory, patience
     for parcel in &lane.parcels {
         match sight(parcel, mined.get(&parcel.nonce).copied(), seen) {
             Verdict::Settle(sight) => {
-                plan.failed +=
-                    usize::from(matches!(&sight, Sight::Final(_, judgement) if *judgement != Judgement::Done));
+                plan.fault = plan.fault.max(mined.get(&parcel.nonce).and_then(|mined| fault(parcel, mined)));
                 plan.settles.push((parcel.nonce, parcel.stage, sight));
             }
             Verdict::Unmined => {
@@ -152,7 +160,7 @@ pub(super) fn decide(lane: &LaneView, seen: &Sighting, memory: &Memory, patience
         plan.active = true;
         plan.room = (lane.window as usize).saturating_sub(lane.under_way);
     }
-    if lane.status.is_unfunded() {
+    if matches!(lane.status, LaneStatus::Unfunded { .. }) {
         // After a start nothing is known of it, so it is tried once.
         plan.broke = memory.broke.and_then(|broke| broke.still(seen.funds, now));
         plan.resume = plan.broke.is_none();
@@ -234,6 +242,14 @@ fn sight(parcel: &ParcelView, mined: Option<&Mined>, seen: &Sighting) -> Verdict
         (Depth::Included, ParcelStage::Confirmed) if !moved => Verdict::Nothing,
         (Depth::Included, ParcelStage::Confirmed) => Verdict::Settle(Sight::Back),
     }
+}
+
+/// What is wrong with a parcel's transaction, if this look is the first to show it there.
+fn fault(parcel: &ParcelView, mined: &Mined) -> Option<Fault> {
+    if parcel.block == Some(Block { attempt: mined.attempt, at: mined.at }) || mined.judgement == Judgement::Done {
+        return None;
+    }
+    Some(if mined.lane_to_blame { Fault::OfTheLane } else { Fault::NoEffect })
 }
 
 /// What it means that none of a parcel's attempts is in the chain.

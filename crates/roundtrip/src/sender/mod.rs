@@ -28,7 +28,7 @@ use serde::{Deserialize, Serialize};
 
 pub use decide::Patience;
 pub use rebuild::{Progress, Rebuild, Rebuilt};
-pub use run::{OnTimeout, SendOrder, Sender, SenderOptions};
+pub use run::{OnTimeout, QuarantineOn, SendOrder, Sender, SenderOptions};
 
 use crate::outbox::LaneNo;
 use crate::store::op::{AfterCancel, Full, Judgement, Missing, Outcome, Sight, Stale};
@@ -52,15 +52,40 @@ pub enum LaneStatus {
     /// Not until reconciled: the outside has seen more of this lane than the store
     /// remembers, so the store may have been rolled back.
     Stopped,
+    /// Not until it can pay, which ends by itself.
+    Unfunded {
+        /// What it was told.
+        reason: Box<str>,
+    },
 }
 
-/// How the reason of a pause begins that ends by itself when the lane is funded.
-pub(crate) const CANNOT_PAY: &str = "cannot pay: ";
-
 impl LaneStatus {
-    /// Whether it is paused only until it is funded.
-    pub fn is_unfunded(&self) -> bool {
-        matches!(self, LaneStatus::Paused { reason } if reason.starts_with(CANNOT_PAY))
+    /// What it is if it is put in quarantine until then. One that lasts longer is not cut short.
+    pub(crate) fn quarantined(&self, until: UnixMs) -> LaneStatus {
+        match self {
+            // A person's pause ends by a person's word, and not with a quarantine.
+            LaneStatus::Paused { .. } => self.clone(),
+            LaneStatus::Quarantined { until: before } => LaneStatus::Quarantined { until: until.max(*before) },
+            _ => LaneStatus::Quarantined { until },
+        }
+    }
+
+    /// What it is if it cannot pay. That ends by itself, which would cut short what does not,
+    /// or not as soon.
+    pub(crate) fn unfunded(&self, reason: Box<str>, now: UnixMs) -> LaneStatus {
+        match self {
+            LaneStatus::Paused { .. } => self.clone(),
+            LaneStatus::Quarantined { until } if *until > now => self.clone(),
+            _ => LaneStatus::Unfunded { reason },
+        }
+    }
+
+    /// What it is if it may be able to pay.
+    pub(crate) fn funded(&self) -> LaneStatus {
+        match self {
+            LaneStatus::Unfunded { .. } => LaneStatus::Active,
+            other => other.clone(),
+        }
     }
 }
 
@@ -261,7 +286,8 @@ impl Lane {
     pub(crate) fn takes_fill(&self, nonce: Nonce, with_nothing: bool) -> Result<(), Outcome> {
         match &self.status {
             LaneStatus::Active => {}
-            LaneStatus::Paused { .. } | LaneStatus::Quarantined { .. } if with_nothing => {}
+            LaneStatus::Paused { .. } | LaneStatus::Quarantined { .. } | LaneStatus::Unfunded { .. }
+                if with_nothing => {}
             status => return Err(Outcome::Stale(Stale::Lane(status.clone()))),
         }
         let lowest = self.parcels.keys().next().is_none_or(|first| nonce < *first);

@@ -25,7 +25,7 @@ use tokio::time::Instant;
 use super::LaneStatus;
 use super::broadcast::{Answered, Outgoing, next_answered};
 use super::chain::{Because, Cargo, Chain, Unreachable};
-use super::decide::{Memory, Patience, Plan, decide};
+use super::decide::{Fault, Memory, Patience, Plan, decide};
 use super::rebuild::Rebuild;
 use crate::clock::Clock;
 use crate::persist;
@@ -67,6 +67,25 @@ pub enum OnTimeout {
     FillAndRequeue,
 }
 
+/// What puts a lane into quarantine.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum QuarantineOn {
+    /// What the chain says the lane is to blame for.
+    #[default]
+    Blame,
+    /// Every transaction in a block that had no effect, also for lack of gas.
+    NoEffect,
+}
+
+impl QuarantineOn {
+    fn covers(self, fault: Fault) -> bool {
+        match self {
+            QuarantineOn::Blame => fault == Fault::OfTheLane,
+            QuarantineOn::NoEffect => true,
+        }
+    }
+}
+
 /// How a sender sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SenderOptions {
@@ -80,8 +99,11 @@ pub struct SenderOptions {
     pub patience: Patience,
     /// What to do about the lowest slot that is not mined within [`Patience::bump_ms`].
     pub on_timeout: OnTimeout,
-    /// How long a lane takes nothing new after one of its transactions had no effect.
-    pub quarantine_ms: Option<u64>,
+    /// What puts a lane into quarantine: it takes nothing new, and the others take the answers.
+    /// In a strict order there is no other, and all wait.
+    pub quarantine_on: QuarantineOn,
+    /// How long a quarantine is; a person's [`Order::Resume`] ends it sooner.
+    pub quarantine_ms: u64,
     /// How long a seat is taken for; a dead sender holds its lanes up for so long.
     pub seat_ms: u64,
     /// How often to look at the outside.
@@ -98,7 +120,8 @@ impl Default for SenderOptions {
             parcel_max: 1,
             patience: Patience { resend_ms: 15_000, bump_ms: 60_000 },
             on_timeout: OnTimeout::default(),
-            quarantine_ms: None,
+            quarantine_on: QuarantineOn::default(),
+            quarantine_ms: 24 * 3_600_000,
             seat_ms: 15_000,
             poll: Duration::from_millis(500),
             answer_within: Duration::from_secs(10),
@@ -403,15 +426,16 @@ impl Sender {
         let mut ops: Vec<Op> = Vec::new();
         if plan.resume {
             tracing::info!(lane = %lane.name, "a lane that could not pay is tried again");
-            ops.push(order(Order::Resume));
+            ops.push(order(Order::Funded));
         }
         ops.extend(plan.observe.map(|outside_next| order(Order::Observe { outside_next })));
         if plan.took_back && !paused {
             tracing::error!(lane = %lane.name, "{TOOK_BACK}");
             ops.push(order(Order::Pause { reason: TOOK_BACK.into() }));
         }
-        if let (Some(ms), true) = (self.options.quarantine_ms, plan.failed > 0) {
-            ops.push(order(Order::Quarantine { for_ms: ms }));
+        if let Some(fault) = plan.fault.filter(|fault| self.options.quarantine_on.covers(*fault)) {
+            tracing::warn!(lane = %lane.name, ?fault, "a transaction had no effect: the lane is in quarantine");
+            ops.push(order(Order::Quarantine { for_ms: self.options.quarantine_ms }));
         }
         for (nonce, attempt) in plan.adopt.iter().cloned() {
             tracing::warn!(lane = %lane.name, nonce = nonce.0, hash = %attempt.hash, "a slot was used by bytes of ours that the store forgot");

@@ -393,12 +393,20 @@ pub enum Order {
         /// Why, for the person who reads it.
         reason: Box<str>,
     },
-    /// Nothing new is assigned for a while.
+    /// Nothing new is assigned for a while. A person's pause stays, and so does a quarantine
+    /// that lasts longer.
     Quarantine {
         /// For how long, by the store's clock.
         for_ms: u64,
     },
-    /// Goes on after a pause or a quarantine; a stopped lane needs `Reconcile`.
+    /// Nothing new is assigned until the lane can pay. A pause and a quarantine stay.
+    Unfunded {
+        /// Why, for the person who reads it.
+        reason: Box<str>,
+    },
+    /// A lane that could not pay is worth a try; every other status stays.
+    Funded,
+    /// Goes on, whatever it was that held it up; only a stopped lane needs `Reconcile`.
     Resume,
     /// What the outside says its next free slot is. Beyond the lane's high-water mark
     /// means that the store forgot what it sent, or that somebody else uses the lane:

@@ -108,6 +108,8 @@ struct State {
     padding: BTreeMap<RequestId, usize>,
     /// Requests that nothing can be signed for.
     impossible: BTreeSet<RequestId>,
+    /// Lanes whose answers the contract does not take.
+    barred: BTreeSet<LaneName>,
     broke: bool,
     fee_cap: Option<u64>,
     /// How many of the next broadcasts are rejected.
@@ -201,6 +203,17 @@ impl TestChain {
     /// Whether lanes can pay.
     pub fn set_broke(&self, broke: bool) {
         self.state().broke = broke;
+    }
+
+    /// Whether the contract takes no answers from this lane: nothing more is signed for it, and
+    /// what is mined from now on has no effect.
+    pub fn set_barred(&self, lane: &LaneName, barred: bool) {
+        let mut state = self.state();
+        if barred {
+            state.barred.insert(lane.clone())
+        } else {
+            state.barred.remove(lane)
+        };
     }
 
     /// Transactions that answer this request are this many bytes longer.
@@ -339,7 +352,8 @@ impl State {
     }
 
     fn reverts(&self, transaction: &Transaction) -> bool {
-        transaction.answers.iter().any(|id| self.reverting.contains(id))
+        let barred = !transaction.answers.is_empty() && self.barred.contains(&transaction.lane);
+        barred || transaction.answers.iter().any(|id| self.reverting.contains(id))
     }
 
     fn mine(&mut self) {
@@ -384,11 +398,13 @@ impl State {
         let mined = self.blocks.iter().flat_map(|block| block.transactions.iter().map(move |t| (block, t)));
         let mined = mined.filter(|(_, transaction)| transaction.lane == *lane).filter_map(|(block, transaction)| {
             let (attempt, at) = (ours(transaction)?, block.at);
-            let judgement = match block.failed.contains(&attempt) {
+            let failed = block.failed.contains(&attempt);
+            let judgement = match failed {
                 true => Judgement::Again(ErrorNote::new(ErrorClass::Retryable, "no effect")),
                 false => Judgement::Done,
             };
-            Some(Mined { nonce: transaction.nonce, attempt, at, depth: self.depth(at.height), judgement })
+            let (nonce, depth) = (transaction.nonce, self.depth(at.height));
+            Some(Mined { nonce, attempt, at, depth, judgement, lane_to_blame: failed && self.barred.contains(lane) })
         });
         let below = |parcel: &&ParcelView| {
             let newest = parcel.attempts.last().and_then(read);
@@ -420,6 +436,9 @@ impl State {
             }
             Cargo::Nothing(attempts) => (Vec::new(), Purpose::Cancel, attempts),
         };
+        if !answers.is_empty() && attempts.is_empty() && self.barred.contains(lane) {
+            return Err(Unsigned::Lane("the contract takes nothing from it".into()));
+        }
         let dearest = attempts.iter().filter_map(read).map(|known| known.fee).max();
         let fee = dearest.map_or(0, |fee| fee + fee.div_ceil(10)).max(self.base_fee);
         if answers.iter().any(|id| self.impossible.contains(id)) {

@@ -669,8 +669,10 @@ impl World {
             let then = if dice.one_in(2) { dead } else { AfterCancel::Requeue };
             return Op::Lane(LaneOrder { lane, order: Order::Cancel { nonce, then } });
         }
-        let order = match dice.roll(8) {
-            0 => Order::Pause { reason: "funds".into() },
+        let order = match dice.roll(10) {
+            0 => Order::Pause { reason: "why".into() },
+            8 => Order::Unfunded { reason: "nothing left".into() },
+            9 => Order::Funded,
             1 => Order::Quarantine { for_ms: dice.roll(2000) },
             2 => Order::Observe { outside_next },
             3 => Order::Open { destination: destination(), window: 2 + dice.roll_as::<u32>(4), first: Nonce(0) },

@@ -8,7 +8,9 @@ use std::time::Duration;
 use roundtrip::clock::{Clock, TokioClock};
 use roundtrip::inbox::StateKind;
 use roundtrip::sender::chain::{Broadcast, Cargo, Chain, ChainFuture, Sighting, Unsigned};
-use roundtrip::sender::{LaneStatus, ParcelStage, Patience, Rebuild, SendOrder, Sender, SenderOptions, SignedAttempt};
+use roundtrip::sender::{
+    LaneStatus, ParcelStage, Patience, QuarantineOn, Rebuild, SendOrder, Sender, SenderOptions, SignedAttempt,
+};
 use roundtrip::station::{Shutdown, StationError};
 use roundtrip::store::op::{
     Admit, AfterCancel, Define, Effect, LaneOrder, Mend, NewRequest, Op, Order, Outcome, Remedy,
@@ -340,7 +342,7 @@ async fn a_lane_that_cannot_pay_pauses_and_goes_on_when_resumed() {
     let running = scene.start("one");
     scene.answered(0..5).await;
     scene.blocks(2).await;
-    assert!(matches!(scene.lane("a").await.status, LaneStatus::Paused { .. }));
+    assert!(matches!(scene.lane("a").await.status, LaneStatus::Unfunded { .. }));
     assert_eq!(scene.lane("a").await.next, Nonce(0), "no slot was used");
     scene.chain.set_broke(false);
     scene.store.apply_one(LaneOrder { lane: lane_named("a"), order: Order::Resume }).await.unwrap();
@@ -381,21 +383,76 @@ async fn of_answers_that_cannot_go_together_only_the_one_to_blame_is_a_dead_lett
 #[tokio::test(start_paused = true)]
 async fn a_transaction_without_effect_quarantines_its_lane_while_the_others_go_on() {
     let mut scene = Scene::new(&["a", "b"]).await;
-    scene.options.quarantine_ms = Some(3_600_000);
+    scene.options.quarantine_on = QuarantineOn::NoEffect;
     scene.chain.set_reverting(id(0), true);
     scene.answered(0..2).await;
     let running = scene.start("one");
     // What is mined by now keeps its fate.
-    scene.blocks(2).await;
+    scene.blocks(1).await;
     scene.chain.set_reverting(id(0), false);
-    scene.blocks(6).await;
-    let status = scene.lane("a").await.status;
-    assert!(matches!(status, LaneStatus::Quarantined { .. }), "{status:?}");
+    let LaneStatus::Quarantined { until } = scene.lane("a").await.status else { panic!("long before it is final") };
+    assert!(until > scene.clock.now().plus(23 * 3_600_000), "for a day");
     scene.answered(2..10).await;
-    scene.blocks(20).await;
+    scene.blocks(30).await;
     let on_a = scene.lane("a").await.next;
     assert_eq!(on_a, Nonce(1), "nothing new while in quarantine");
     assert_eq!(scene.live().await, 0, "the other lane took all, also what had no effect");
+    assert_eq!(scene.lane("a").await.status, LaneStatus::Quarantined { until }, "final depth adds nothing to it");
+    running.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_transaction_without_effect_is_by_itself_no_reason_for_a_quarantine() {
+    let scene = Scene::new(&["a"]).await;
+    scene.chain.set_reverting(id(0), true);
+    scene.answered(0..1).await;
+    let running = scene.start("one");
+    scene.blocks(2).await;
+    assert_eq!(scene.lane("a").await.parcels[0].stage, ParcelStage::Confirmed);
+    assert_eq!(scene.lane("a").await.status, LaneStatus::Active);
+    running.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lane_that_is_to_blame_is_quarantined_and_another_takes_its_answers() {
+    for mined in [false, true] {
+        let mut scene = Scene::new(&["a", "b"]).await;
+        scene.options.quarantine_ms = 40_000;
+        scene.chain.set_barred(&lane_named("a"), !mined);
+        scene.answered(0..20).await;
+        let running = scene.start("one");
+        tokio::time::sleep(BLOCK / 4).await;
+        scene.chain.set_barred(&lane_named("a"), true);
+        scene.blocks(2).await;
+        let status = scene.lane("a").await.status;
+        assert!(matches!(status, LaneStatus::Quarantined { .. }), "{status:?}");
+        let used = scene.lane("a").await.next;
+        assert_eq!(used == Nonce(0), !mined, "what could not be signed has no slot");
+        scene.blocks(30).await;
+        scene.assert_all_settled(20).await;
+        assert_eq!(scene.lane("a").await.next, used, "nothing new while in quarantine");
+        scene.chain.set_barred(&lane_named("a"), false);
+        scene.blocks(15).await;
+        assert_eq!(scene.lane("a").await.status, LaneStatus::Active, "it ends by itself");
+        scene.answered(20..40).await;
+        scene.blocks(10).await;
+        assert!(scene.lane("a").await.next > used, "it takes its share again");
+        running.stop().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_person_ends_a_quarantine_sooner() {
+    let scene = Scene::new(&["a"]).await;
+    scene.chain.set_barred(&lane_named("a"), true);
+    scene.answered(0..3).await;
+    let running = scene.start("one");
+    scene.blocks(3).await;
+    assert!(matches!(scene.lane("a").await.status, LaneStatus::Quarantined { .. }));
+    scene.chain.set_barred(&lane_named("a"), false);
+    order(&scene, Order::Resume).await;
+    scene.blocks(10).await;
+    scene.assert_all_settled(3).await;
     running.stop().await;
 }
 
@@ -645,11 +702,11 @@ async fn a_parcel_that_the_store_can_never_take_waits_for_a_person() {
 #[tokio::test(start_paused = true)]
 async fn a_pause_outlasts_a_quarantine() {
     let mut scene = Scene::new(&["a"]).await;
-    scene.options.quarantine_ms = Some(3_000);
+    (scene.options.quarantine_on, scene.options.quarantine_ms) = (QuarantineOn::NoEffect, 3_000);
     scene.chain.set_reverting(id(0), true);
     scene.answered(0..1).await;
     let running = scene.start("one");
-    scene.blocks(2).await;
+    tokio::time::sleep(BLOCK / 4).await;
     let order = Order::Pause { reason: "a person".into() };
     scene.store.apply_one(LaneOrder { lane: lane_named("a"), order }).await.unwrap();
     scene.blocks(20).await;

@@ -85,7 +85,7 @@ impl Reached {
             Event::Returned { .. } => "returned",
             Event::Superseded { .. } => "superseded",
             Event::LaneStatus { status: LaneStatus::Stopped } => "lane stopped",
-            Event::LaneStatus { status: LaneStatus::Paused { .. } } => "lane paused",
+            Event::LaneStatus { status: LaneStatus::Unfunded { .. } } => "lane unfunded",
             Event::Ended { .. } => "ended",
             _ => return,
         };
@@ -106,7 +106,7 @@ impl Reached {
         "died",
         "returned",
         "lane stopped",
-        "lane paused",
+        "lane unfunded",
         "ended",
         "crashed",
         "store crashed",
@@ -390,7 +390,7 @@ impl World {
             let Some(view) = self.store.lane(lane.clone()).await.unwrap() else { continue };
             let [pending, latest, settled] = self.chain.slots(&lane);
             let order = match view.status {
-                LaneStatus::Paused { .. } if !broke => Order::Resume,
+                LaneStatus::Unfunded { .. } if !broke => Order::Resume,
                 // Hasty: what the outsider sent may yet vanish.
                 LaneStatus::Stopped if pending > latest && self.weather.once_in(2) => {
                     Order::Reconcile { outside_next: pending }

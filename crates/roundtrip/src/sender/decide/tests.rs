@@ -1,6 +1,6 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 use super::*;
-use crate::sender::{CANNOT_PAY, SignedAttempt};
+use crate::sender::SignedAttempt;
 use crate::store::op::AfterCancel;
 use crate::words::{AttemptHash, Destination, ErrorClass, ErrorNote, Height, LaneName, Position};
 
@@ -36,7 +36,8 @@ fn lane(parcels: Vec<ParcelView>, status: LaneStatus) -> LaneView {
 }
 
 fn mined(nonce: u64, height: u64, depth: Depth, judgement: Judgement) -> Mined {
-    Mined { nonce: Nonce(nonce), attempt: hash(nonce), at: at(height), depth, judgement }
+    let lane_to_blame = false;
+    Mined { nonce: Nonce(nonce), attempt: hash(nonce), at: at(height), depth, judgement, lane_to_blame }
 }
 
 fn seen(head: u64, slots: [u64; 3], mined: Vec<Mined>) -> Sighting {
@@ -156,7 +157,7 @@ fn only_so_many_slots_get_dearer_bytes_at_once() {
 
 #[test]
 fn a_lane_that_cannot_pay_is_tried_again_when_it_is_funded() {
-    let unfunded = || LaneStatus::Paused { reason: format!("{CANNOT_PAY}nothing left").into() };
+    let unfunded = || LaneStatus::Unfunded { reason: "nothing left".into() };
     let paused = || LaneStatus::Paused { reason: "by a person".into() };
     let broke = |ago: u64, funds| Some(Broke { since: UnixMs(NOW.0 - ago), funds });
     let look = |funds| Sighting { funds, ..seen(20, [0, 0, 0], vec![]) };
@@ -285,14 +286,26 @@ fn what_is_to_be_cancelled_gets_the_bytes_for_it() {
     }
 }
 
+/// A parcel on slot 5, where it was seen before, and its transaction in block 9.
 #[test]
-fn transactions_without_effect_are_counted() {
+fn a_transaction_without_effect_is_a_fault_once() {
+    use ParcelStage::{Assigned, Confirmed, Included};
     let error = || ErrorNote::new(ErrorClass::Fatal, "reverted");
-    let judged = |nonce, judgement| mined(nonce, 9, Depth::Final, judgement);
-    let all =
-        vec![judged(5, Judgement::Done), judged(6, Judgement::Again(error())), judged(7, Judgement::Failed(error()))];
-    let parcels = (5..8).map(|nonce| parcel(nonce, ParcelStage::Assigned, None)).collect();
-    assert_eq!(plan(parcels, &seen(20, [8, 8, 8], all)).failed, 2);
+    let (again, failed) = (Judgement::Again(error()), Judgement::Failed(error()));
+    let cases = [
+        ("done", Assigned, None, Depth::Included, Judgement::Done, false, None),
+        ("as soon as it shows", Assigned, None, Depth::Included, again.clone(), false, Some(Fault::NoEffect)),
+        ("for good too", Assigned, None, Depth::Final, failed.clone(), false, Some(Fault::NoEffect)),
+        ("because of the lane", Assigned, None, Depth::Included, again.clone(), true, Some(Fault::OfTheLane)),
+        ("deeper", Included, Some(9), Depth::Confirmed, again.clone(), true, None),
+        ("final", Confirmed, Some(9), Depth::Final, failed, true, None),
+        ("in another block than before", Included, Some(8), Depth::Included, again, false, Some(Fault::NoEffect)),
+    ];
+    for (name, stage, height, depth, judgement, lane_to_blame, fault) in cases {
+        let mined = Mined { lane_to_blame, ..mined(5, 9, depth, judgement) };
+        let plan = plan(vec![parcel(5, stage, height)], &seen(20, [6, 6, 6], vec![mined]));
+        assert_eq!(plan.fault, fault, "{name}");
+    }
 }
 
 /// A lane that is settled up to slot 6, and what a look at it shows to have been taken back.

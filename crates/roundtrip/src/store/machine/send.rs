@@ -98,14 +98,6 @@ impl Machine {
         let mut moved = false;
         let status = match op.order {
             Order::Open { .. } | Order::Cancel { .. } => lane.status.clone(),
-            Order::Pause { .. } | Order::Quarantine { .. } | Order::Resume if stopped => {
-                return Err(Outcome::Stale(Stale::Lane(LaneStatus::Stopped)));
-            }
-            Order::Pause { reason } => LaneStatus::Paused { reason },
-            // A person's pause ends by a person's word, not with a quarantine.
-            Order::Quarantine { .. } if matches!(lane.status, LaneStatus::Paused { .. }) => lane.status.clone(),
-            Order::Quarantine { for_ms } => LaneStatus::Quarantined { until: now.plus(for_ms) },
-            Order::Resume => LaneStatus::Active,
             Order::Observe { outside_next } if outside_next > next => LaneStatus::Stopped,
             Order::Observe { .. } => lane.status.clone(),
             // Slots that were used outside are never used again; slots that the store
@@ -117,6 +109,12 @@ impl Machine {
                 self.dirty_lanes.insert(no);
                 status
             }
+            _ if stopped => return Err(Outcome::Stale(Stale::Lane(LaneStatus::Stopped))),
+            Order::Pause { reason } => LaneStatus::Paused { reason },
+            Order::Quarantine { for_ms } => lane.status.quarantined(now.plus(for_ms)),
+            Order::Unfunded { reason } => lane.status.unfunded(reason, now),
+            Order::Funded => lane.status.funded(),
+            Order::Resume => LaneStatus::Active,
         };
         let changed = self.set_lane_status(usize::from(no.0), status.clone()) || moved;
         let effect = Effect::Lane(status);

@@ -310,14 +310,17 @@ pub async fn a_lane_obeys_its_orders(mut bench: Bench) {
     bench.define(policy()).await;
     let owner = bench.open_lane(8).await;
     let later = bench.now().plus(1000);
-    let paused = || LaneStatus::Paused { reason: "funds".into() };
-    let quarantined = LaneStatus::Quarantined { until: later };
+    let paused = || LaneStatus::Paused { reason: "why".into() };
+    let unfunded = || LaneStatus::Unfunded { reason: "nothing left".into() };
+    let quarantined = || LaneStatus::Quarantined { until: later };
     let stopped = || Outcome::Stale(Stale::Lane(LaneStatus::Stopped));
     let applied = |status| Outcome::Applied(Effect::Lane(status));
     let same = |status| Outcome::Duplicate(Effect::Lane(status));
     let observe = |next| Order::Observe { outside_next: Nonce(next) };
     let reconcile = |next| Order::Reconcile { outside_next: Nonce(next) };
-    let pause = || Order::Pause { reason: "funds".into() };
+    let pause = || Order::Pause { reason: "why".into() };
+    let broke = || Order::Unfunded { reason: "nothing left".into() };
+    let quarantine = |for_ms| Order::Quarantine { for_ms };
     let open = |to| Order::Open { destination: to, window: 8, first: Nonce(77) };
     let taken = Outcome::Invalid(Invalid::LaneTaken { lane: lane(), destination: destination() });
     let orders = [
@@ -326,15 +329,29 @@ pub async fn a_lane_obeys_its_orders(mut bench: Bench) {
         (open(other_destination()), taken),
         (pause(), applied(paused())),
         (pause(), same(paused())),
-        // A pause outlasts a quarantine.
-        (Order::Quarantine { for_ms: 1000 }, same(paused())),
+        // A pause outlasts a quarantine, and a lack of funds.
+        (quarantine(1000), same(paused())),
+        (broke(), same(paused())),
+        (Order::Funded, same(paused())),
         (Order::Resume, applied(LaneStatus::Active)),
-        (Order::Quarantine { for_ms: 1000 }, applied(quarantined)),
+        (Order::Funded, same(LaneStatus::Active)),
+        (broke(), applied(unfunded())),
+        (Order::Funded, applied(LaneStatus::Active)),
+        (broke(), applied(unfunded())),
+        (Order::Resume, applied(LaneStatus::Active)),
+        (broke(), applied(unfunded())),
+        (quarantine(1000), applied(quarantined())),
+        // Neither a shorter one nor a lack of funds ends it sooner.
+        (quarantine(500), same(quarantined())),
+        (broke(), same(quarantined())),
+        (Order::Funded, same(quarantined())),
         (Order::Resume, applied(LaneStatus::Active)),
         (observe(0), same(LaneStatus::Active)),
         (observe(3), applied(LaneStatus::Stopped)),
         (pause(), stopped()),
-        (Order::Quarantine { for_ms: 1000 }, stopped()),
+        (broke(), stopped()),
+        (Order::Funded, stopped()),
+        (quarantine(1000), stopped()),
         (Order::Resume, stopped()),
         (reconcile(3), applied(LaneStatus::Active)),
         (reconcile(3), same(LaneStatus::Active)),
@@ -423,7 +440,9 @@ pub async fn gaps_are_filled_as_the_lane_lets(mut bench: Bench) {
     bench.answered(2).await;
     let until = bench.now().plus(1000);
     let states = [
-        (Order::Pause { reason: "funds".into() }, LaneStatus::Paused { reason: "funds".into() }),
+        (Order::Pause { reason: "why".into() }, LaneStatus::Paused { reason: "why".into() }),
+        (Order::Resume, LaneStatus::Active),
+        (Order::Unfunded { reason: "why".into() }, LaneStatus::Unfunded { reason: "why".into() }),
         (Order::Resume, LaneStatus::Active),
         (Order::Quarantine { for_ms: 1000 }, LaneStatus::Quarantined { until }),
         (Order::Observe { outside_next: Nonce(10) }, LaneStatus::Stopped),
@@ -443,7 +462,7 @@ pub async fn gaps_are_filled_as_the_lane_lets(mut bench: Bench) {
     bench.applied(order(Order::Reconcile { outside_next: Nonce(9) })).await;
     bench.applied(order(Order::Quarantine { for_ms: 1000 })).await;
     bench.clock.advance_ms(1000);
-    bench.applied(fill(owner, 4, parcel(&[1], signed(101, Carry)))).await;
+    bench.applied(fill(owner, 6, parcel(&[1], signed(101, Carry)))).await;
     assert_eq!(lane_view(&bench).await.status, LaneStatus::Active, "the quarantine is over");
     bench.expect(&[(1, StateKind::Assigned), (2, StateKind::Ready)]).await;
 }
