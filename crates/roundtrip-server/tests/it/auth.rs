@@ -81,7 +81,7 @@ async fn every_call_wants_a_good_token_with_its_role() {
             assert_eq!(refused, !roles.contains(&role), "{method} {path} by {role:?}: {found}");
         }
     }
-    let said = program.said.lock().unwrap().join("\n");
+    let said = program.stop();
     assert!(!said.contains(SECRET) && !said.contains(&viewer), "no secret is in the log");
 }
 

@@ -3,7 +3,7 @@
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use reqwest::{Client, Method, RequestBuilder, StatusCode};
@@ -18,8 +18,9 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// A running program; killed when it goes.
 pub(crate) struct Program {
     child: Child,
-    /// What it has said since its start.
-    pub(crate) said: Arc<Mutex<Vec<String>>>,
+    /// What it said up to its start, and whoever hears the rest.
+    said: Vec<String>,
+    heard: Option<JoinHandle<Vec<String>>>,
     base: String,
     client: Client,
     token: Option<String>,
@@ -45,11 +46,10 @@ impl Program {
             .spawn()
             .unwrap();
         let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
-        let said: Arc<Mutex<Vec<String>>> = Arc::default();
-        let mut address = None;
+        let (mut said, mut address) = (Vec::new(), None);
         for line in lines.by_ref().map_while(Result::ok) {
             let told: Value = serde_json::from_str(&line).unwrap_or_default();
-            said.lock().unwrap().push(line);
+            said.push(line);
             if let Some(found) = told["address"].as_str() {
                 address = Some(found.to_owned());
             }
@@ -57,10 +57,9 @@ impl Program {
                 break;
             }
         }
-        let heard = said.clone();
-        std::thread::spawn(move || lines.map_while(Result::ok).for_each(|line| heard.lock().unwrap().push(line)));
-        let address = address.unwrap_or_else(|| panic!("it does not listen: {:?}", said.lock().unwrap()));
-        Program { child, said, base: format!("http://{address}"), client, token: None }
+        let heard = Some(std::thread::spawn(move || lines.map_while(Result::ok).collect()));
+        let address = address.unwrap_or_else(|| panic!("it does not listen: {said:?}"));
+        Program { child, said, heard, base: format!("http://{address}"), client, token: None }
     }
 
     /// The same, called with this token.
@@ -102,11 +101,12 @@ impl Program {
         results["jobs"][0]["result"].as_str().unwrap().to_owned()
     }
 
-    /// Asks it to stop, and waits until it has; whether it ended well.
-    pub(crate) fn stop(mut self) -> bool {
+    /// Asks it to stop, and waits until it has, well; all that it said.
+    pub(crate) fn stop(mut self) -> String {
         let asked = Command::new("kill").arg("-TERM").arg(self.child.id().to_string()).status().unwrap();
-        assert!(asked.success());
-        self.child.wait().unwrap().success()
+        assert!(asked.success() && self.child.wait().unwrap().success());
+        let said = self.said.drain(..).chain(self.heard.take().unwrap().join().unwrap());
+        said.collect::<Vec<_>>().join("\n")
     }
 
     /// As if the power went.
