@@ -19,10 +19,8 @@ use roundtrip::store::{ReadExt, Store, StoreError, StoreExt};
 use roundtrip::words::{Destination, HolderName, Seq, Token};
 use tokio::time::Instant;
 
-/// How long the destination's seat is taken for.
-const SEAT: Duration = Duration::from_secs(15);
-/// How often it is taken again.
-const SEAT_EVERY: Duration = Duration::from_secs(5);
+/// How many times a seat is taken in the time that it is taken for.
+const SEATINGS: u64 = 3;
 /// Answers in one read.
 const PAGE: usize = 256;
 
@@ -38,6 +36,8 @@ pub struct Shelf {
     pub holder: HolderName,
     /// For how long each is kept at the least.
     pub at_least: Duration,
+    /// How long the destination's seat is taken for.
+    pub seat_ms: u64,
 }
 
 /// This very answer.
@@ -70,14 +70,15 @@ impl Shelf {
                 }
             }
             let due = passed.map(|passed| (passed + self.at_least).saturating_duration_since(Instant::now()));
-            tokio::time::sleep(due.unwrap_or(SEAT_EVERY).clamp(Duration::from_millis(50), SEAT_EVERY)).await;
+            let seat_again = Duration::from_millis((self.seat_ms / SEATINGS).max(50));
+            tokio::time::sleep(due.unwrap_or(seat_again).clamp(Duration::from_millis(50), seat_again)).await;
         }
     }
 
     /// The seat's token, if the seat is ours.
     async fn seat(&self) -> Result<Option<Token>, StationError> {
-        let ttl_ms = u64::try_from(SEAT.as_millis()).unwrap_or(u64::MAX);
-        let lead = Lead { seat: Seat::Destination(self.destination.clone()), holder: self.holder.clone(), ttl_ms };
+        let (seat, holder) = (Seat::Destination(self.destination.clone()), self.holder.clone());
+        let lead = Lead { seat, holder, ttl_ms: self.seat_ms };
         let taken = tolerated(self.store.apply_one(lead).await)?;
         match taken {
             Some(Outcome::Applied(Effect::Led(token, _)) | Outcome::Duplicate(Effect::Led(token, _))) => {
@@ -143,7 +144,8 @@ mod tests {
         let destination = Destination::new("caller").unwrap();
         let policy = RoutePolicy { destination: Some(destination.clone()), ..RoutePolicy::default() };
         let holder = HolderName::new("shelf").unwrap();
-        let shelf = Shelf { store: store.clone(), destination, holder, at_least: Duration::from_secs(60) };
+        let shelf =
+            Shelf { store: store.clone(), destination, holder, at_least: Duration::from_secs(60), seat_ms: 15_000 };
         let relay = Relay::new(store.clone())
             .route("square", policy, handler_fn(|n: u64, _job| async move { Ok(n * n) }))
             .station("shelf", move |shutdown| shelf.run(shutdown))

@@ -19,6 +19,9 @@ use super::values::{FinalBlocks, Span};
 pub struct Config {
     /// Where everything is kept.
     pub store: StoreConfig,
+    /// How long a process that died keeps what one process at a time may do, such as sending from a lane.
+    #[serde(default = "seat")]
+    pub seat: Span,
     /// Where people and workers reach the program.
     #[serde(default)]
     pub api: ApiConfig,
@@ -37,6 +40,10 @@ pub struct Config {
     /// Routes: where requests come from, who works on them, where answers go.
     #[serde(default)]
     pub routes: BTreeMap<String, RouteConfig>,
+}
+
+fn seat() -> Span {
+    Span::ms(roundtrip::sender::SenderOptions::default().seat_ms)
 }
 
 /// Where everything is kept.

@@ -5,7 +5,7 @@ use std::hash::{BuildHasher, Hasher};
 use std::sync::Arc;
 
 use roundtrip::clock::Clock;
-use roundtrip::outbox::{Endpoint, RedisListSink, WebhookOptions, WebhookSink};
+use roundtrip::outbox::{CourierOptions, Endpoint, RedisListSink, WebhookOptions, WebhookSink};
 use roundtrip::relay::Relay;
 use roundtrip::sender::{OnTimeout, Patience, QuarantineOn, SendOrder, SenderOptions};
 use roundtrip::store::Store;
@@ -14,8 +14,8 @@ use roundtrip::words::{Destination, HolderName, LaneName, ParseError};
 use roundtrip_evm::sender::LaneSigner;
 use roundtrip_evm::{ContractCall, EvmChain, EvmChainOptions, Gas, Outcomes, SignerSource};
 
-use super::Findings;
 use super::routes::{address, nodes};
+use super::{Findings, Plan};
 use crate::config::{
     ChainConfig, DestinationConfig, Fault, KeepConfig, ListSinkConfig, Loaded, OnTimeoutConfig, QuarantineConfig,
     SendOrderConfig, TransactionsConfig, WebhookConfig,
@@ -235,27 +235,35 @@ impl Delivery {
         &self,
         relay: Relay,
         name: &str,
-        chains: &BTreeMap<String, ChainConfig>,
+        plan: &Plan,
         store: Arc<dyn Store>,
         clock: Arc<dyn Clock>,
     ) -> Result<Relay, anyhow::Error> {
+        let courier = CourierOptions { seat_ms: plan.seat_ms, ..CourierOptions::default() };
         Ok(match self {
             Delivery::Transactions(to) => {
-                let Some(chain) = chains.get(&to.chain) else { return Ok(relay) };
+                let Some(chain) = plan.chains.get(&to.chain) else { return Ok(relay) };
                 let mut signers = BTreeMap::new();
                 for (lane, source) in &to.lanes {
                     signers.insert(LaneName::new(lane)?, source.open().await?);
                 }
                 let lanes: Vec<&str> = to.lanes.iter().map(|(lane, _)| lane.as_str()).collect();
-                relay.lanes(name, Arc::new(to.chain(chain, signers)?), &lanes, to.send)
+                let options = SenderOptions { seat_ms: plan.seat_ms, ..to.send };
+                relay.lanes(name, Arc::new(to.chain(chain, signers)?), &lanes, options)
             }
-            Delivery::Webhook(config) => relay.sink(name, webhook_of(name, config, clock).await?),
+            Delivery::Webhook(config) => relay.sink_with(name, webhook_of(name, config, clock).await?, courier),
             Delivery::Keep(config) => {
                 let destination = Destination::new(name)?;
-                let shelf = Shelf { store, destination, holder: own_name(name)?, at_least: config.at_least.0 };
+                let shelf = Shelf {
+                    store,
+                    destination,
+                    holder: own_name(name)?,
+                    at_least: config.at_least.0,
+                    seat_ms: plan.seat_ms,
+                };
                 relay.station(&format!("shelf of {name}"), move |shutdown| shelf.run(shutdown))
             }
-            Delivery::List(config) => relay.sink(name, list_of(config).map_err(anyhow::Error::msg)?),
+            Delivery::List(config) => relay.sink_with(name, list_of(config).map_err(anyhow::Error::msg)?, courier),
         })
     }
 

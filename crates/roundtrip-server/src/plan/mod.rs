@@ -15,6 +15,7 @@ use std::sync::Arc;
 use roundtrip::clock::{Clock, SystemClock};
 use roundtrip::relay::Relay;
 use roundtrip::store::Store;
+use roundtrip::upkeep::UpkeepOptions;
 
 pub use destinations::{Delivery, Transactions};
 pub use routes::{Feed, RoutePlan};
@@ -41,7 +42,9 @@ pub struct Plan {
     pub routes: BTreeMap<String, RoutePlan>,
     /// Its destinations, by name.
     pub destinations: BTreeMap<String, Delivery>,
-    chains: BTreeMap<String, ChainConfig>,
+    pub(crate) chains: BTreeMap<String, ChainConfig>,
+    /// How long a process that died keeps its seats.
+    pub(crate) seat_ms: u64,
 }
 
 /// Collects what is wrong, while the rest is looked at.
@@ -98,22 +101,23 @@ impl Plan {
             }
         }
         let faults = findings.faults;
-        faults.unless_any(Plan { routes, destinations, chains: config.chains.clone() })
+        faults.unless_any(Plan { routes, destinations, chains: config.chains.clone(), seat_ms: config.seat.as_ms() })
     }
 
     /// The relay of these roles on this store; its keys are opened.
     pub async fn relay(&self, store: Arc<dyn Store>, roles: &[Role]) -> Result<Relay, anyhow::Error> {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
-        let mut relay = Relay::new(store.clone());
+        let upkeep = UpkeepOptions { seat_ms: self.seat_ms, ..UpkeepOptions::default() };
+        let mut relay = Relay::new(store.clone()).upkeep(upkeep, Arc::new(Vec::new));
         for (name, route) in &self.routes {
             relay = relay.define(name, route.policy.clone());
             if roles.contains(&Role::Listen) {
-                relay = route.listen(relay, name, &self.chains)?;
+                relay = route.listen(relay, name, self)?;
             }
         }
         if roles.contains(&Role::Send) {
             for (name, delivery) in &self.destinations {
-                relay = delivery.send(relay, name, &self.chains, store.clone(), clock.clone()).await?;
+                relay = delivery.send(relay, name, self, store.clone(), clock.clone()).await?;
             }
         }
         Ok(relay)

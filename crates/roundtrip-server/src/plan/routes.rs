@@ -12,8 +12,8 @@ use roundtrip::words::{Destination, Encoding, Height, ListenerName, OriginName, 
 use roundtrip_evm::listener::Mempool;
 use roundtrip_evm::{EventSignature, EvmSource, Rpc, Watch};
 
-use super::Findings;
 use super::destinations::Delivery;
+use super::{Findings, Plan};
 use crate::api::Intake;
 use crate::config::{
     ChainConfig, DuplicateConfig, EventConfig, EveryConfig, Fault, GateConfig, IdentityConfig, IdentityWord,
@@ -324,12 +324,8 @@ impl RoutePlan {
     }
 
     /// Adds what feeds the route.
-    pub(super) fn listen(
-        &self,
-        mut relay: Relay,
-        name: &str,
-        chains: &BTreeMap<String, ChainConfig>,
-    ) -> Result<Relay, anyhow::Error> {
+    pub(super) fn listen(&self, mut relay: Relay, name: &str, plan: &Plan) -> Result<Relay, anyhow::Error> {
+        let chains = &plan.chains;
         for (origin, feed) in &self.feeds {
             let Some(chain) = chains.get(origin) else { continue };
             let defaults = FollowerOptions::default();
@@ -338,6 +334,7 @@ impl RoutePlan {
                 range: chain.range,
                 reorg_max: chain.reorg_max.unwrap_or(defaults.reorg_max),
                 poll: chain.poll.0,
+                seat_ms: plan.seat_ms,
                 ..defaults
             };
             let source = Arc::new(self.source(chain, feed)?);

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 
 mod auth;
+mod chain;
 mod command;
 mod program;
 mod requests;

@@ -33,10 +33,16 @@ impl Program {
     }
 
     pub(crate) fn start_with(folder: &Path, config: &str, environment: &[(&str, &str)]) -> Program {
+        Program::start_as(folder, config, environment, &[])
+    }
+
+    /// Runs a part of it.
+    pub(crate) fn start_as(folder: &Path, config: &str, environment: &[(&str, &str)], only: &[&str]) -> Program {
         std::fs::write(folder.join("roundtrip.toml"), config).unwrap();
         let client = roundtrip_evm::rpc::web_client(PATIENCE).unwrap();
         let mut child = Command::new(PROGRAM)
             .arg("run")
+            .args(only.iter().flat_map(|role| ["--only", role]))
             .current_dir(folder)
             .env("ROUNDTRIP__API__LISTEN", "127.0.0.1:0")
             .env("ROUNDTRIP__LOG__FORMAT", "json")
@@ -46,7 +52,7 @@ impl Program {
             .spawn()
             .unwrap();
         let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
-        let (mut said, mut address) = (Vec::new(), None);
+        let (mut said, mut address, mut running) = (Vec::new(), None, false);
         for line in lines.by_ref().map_while(Result::ok) {
             let told: Value = serde_json::from_str(&line).unwrap_or_default();
             said.push(line);
@@ -54,11 +60,13 @@ impl Program {
                 address = Some(found.to_owned());
             }
             if told["message"] == "running" {
+                running = true;
                 break;
             }
         }
+        assert!(running, "it does not run: {said:?}");
         let heard = Some(std::thread::spawn(move || lines.map_while(Result::ok).collect()));
-        let address = address.unwrap_or_else(|| panic!("it does not listen: {said:?}"));
+        let address = address.unwrap_or_default();
         Program { child, said, heard, base: format!("http://{address}"), client, token: None }
     }
 
@@ -66,6 +74,10 @@ impl Program {
     pub(crate) fn with_token(mut self, token: &str) -> Program {
         self.token = Some(token.to_owned());
         self
+    }
+
+    pub(crate) fn base(&self) -> &str {
+        &self.base
     }
 
     pub(crate) fn call(&self, method: Method, path: &str) -> RequestBuilder {
