@@ -59,7 +59,7 @@ const FROZEN: Duration = Duration::from_millis(1_500);
 /// Between so many kills of relays one of the server.
 const KILLS_PER_SERVER_KILL: usize = 12;
 /// After the storm, a thousand requests must end within so long.
-const CALM_PER_THOUSAND: Duration = Duration::from_secs(60);
+const CALM_PER_THOUSAND: Duration = Duration::from_secs(120);
 const GWEI: u64 = 1_000_000_000;
 
 /// So many of a thousand blocks see this happen.

@@ -234,6 +234,10 @@ impl Sender {
         if let Some(lane) = known.iter().find(|lane| !self.lanes.contains(&lane.name)) {
             return Ok(Step::Waits(format!("lane {} is this sender's too: rebuild where all of them are", lane.name)));
         }
+        let compared = lanes.iter().all(|lane| lane.open);
+        if compared && known.iter().all(|lane| lane.status != LaneStatus::Stopped) {
+            return Ok(Step::Done(Rebuilt::default()));
+        }
         for lane in &known {
             if let Some(until) = self.read_past(lane, work).await? {
                 return Ok(Step::Waits(until));

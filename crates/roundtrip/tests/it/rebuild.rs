@@ -109,6 +109,19 @@ async fn somebody_else_s_transactions_are_told_and_passed_over() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn lanes_that_are_not_stopped_need_no_rebuild_and_go_on_meanwhile() {
+    let scene = Scene::new(&["a"]).await;
+    scene.rebuild.begin(PATIENT);
+    scene.answered(0..40).await;
+    let running = scene.start("one");
+    scene.blocks(1).await;
+    assert_eq!(is_done(&scene), Some(Rebuilt::default()));
+    scene.blocks(30).await;
+    scene.assert_all_settled(40).await;
+    running.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_is_not_answered_again_yet_is_waited_for_as_long_as_a_person_says() {
     let patience = Duration::from_secs(60);
     for in_time in [true, false] {
