@@ -22,4 +22,4 @@ pub mod testkit;
 
 pub use listener::{EventSignature, EvmSource, Watch};
 pub use rpc::{Finality, Rpc};
-pub use sender::{ContractCall, EvmChain, EvmChainOptions, Gas, Outcome, Outcomes, SignerSource};
+pub use sender::{ContractCall, EvmChain, EvmChainOptions, EvmRoute, Gas, Outcome, Outcomes, SignerSource};

@@ -1,6 +1,6 @@
 //! A chain, as the lanes of one destination see it.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use roundtrip::sender::SignedAttempt;
 use roundtrip::sender::chain::{Broadcast, Cargo, Chain, ChainFuture, Mark, Past, Sighting, Unreachable, Unsigned};
 use roundtrip::store::op::Judgement;
 use roundtrip::store::query::{ParcelView, ReadyDelivery};
-use roundtrip::words::{AttemptHash, ErrorClass, ErrorNote, Height, LaneName, Nonce, Position};
+use roundtrip::words::{AttemptHash, ErrorClass, ErrorNote, Height, LaneName, Nonce, Position, RouteName};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::time::Instant;
@@ -45,7 +45,8 @@ pub enum Gas {
 pub struct EvmChainOptions {
     /// Which blocks no reorg can take away.
     pub finality: Finality,
-    /// So many blocks, its own counted, make a transaction what users call settled.
+    /// So many blocks, its own counted, make a transaction what users call settled, unless its
+    /// route says otherwise.
     pub confirmations: u64,
     /// How much gas a transaction may use.
     pub gas: Gas,
@@ -76,6 +77,16 @@ impl Default for EvmChainOptions {
     }
 }
 
+/// How the answers of one route are sent, where that is not as for the others.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct EvmRoute {
+    /// So many blocks, its own counted, make a transaction what users call settled, in place of
+    /// [`EvmChainOptions::confirmations`].
+    pub confirmations: Option<u64>,
+    /// What the contract's refusals mean, in place of [`EvmChain::outcomes`].
+    pub outcomes: Option<Outcomes>,
+}
+
 /// An EVM chain over JSON-RPC, with an account for each lane.
 pub struct EvmChain {
     pub(super) nodes: Nodes,
@@ -83,7 +94,9 @@ pub struct EvmChain {
     pub(super) calls: Arc<dyn Calls>,
     signers: BTreeMap<LaneName, LaneSigner>,
     pub(super) options: EvmChainOptions,
-    pub(super) outcomes: Outcomes,
+    outcomes: Outcomes,
+    routes: BTreeMap<RouteName, EvmRoute>,
+    apart: BTreeSet<RouteName>,
     pub(super) refusals: Refusals,
     pub(super) heads: Heads,
     effects: Effects,
@@ -158,6 +171,8 @@ impl EvmChain {
             signers,
             options,
             outcomes: Outcomes::new(),
+            routes: BTreeMap::new(),
+            apart: BTreeSet::new(),
             refusals: Refusals::default(),
             heads: Heads::new(options.finality, options.head_fresh_for),
             known: Mutex::default(),
@@ -173,11 +188,31 @@ impl EvmChain {
         self
     }
 
-    /// What the contract's refusals mean; without it, all are fatal.
+    /// What the contract's refusals mean to all routes that do not say otherwise; without it, all
+    /// are fatal.
     #[must_use]
     pub fn outcomes(mut self, outcomes: Outcomes) -> EvmChain {
         self.outcomes = outcomes;
         self
+    }
+
+    /// What this route has of its own. Its answers share no transaction with those of others.
+    #[must_use]
+    pub fn route(mut self, name: RouteName, route: EvmRoute) -> EvmChain {
+        self.apart.insert(name.clone());
+        self.routes.insert(name, route);
+        self
+    }
+
+    /// What refusals mean to a route's answers.
+    pub(super) fn outcomes_of(&self, route: Option<&RouteName>) -> &Outcomes {
+        let own = route.and_then(|route| self.routes.get(route)?.outcomes.as_ref());
+        own.unwrap_or(&self.outcomes)
+    }
+
+    fn confirmations_of(&self, route: Option<&RouteName>) -> u64 {
+        let own = route.and_then(|route| self.routes.get(route)?.confirmations);
+        own.unwrap_or(self.options.confirmations)
     }
 
     pub(super) fn signer(&self, lane: &LaneName) -> Result<&LaneSigner, Unreachable> {
@@ -246,17 +281,14 @@ impl EvmChain {
                 }
             }
         }
-        let depths = Depths {
-            head: view.head.at.height,
-            final_height: view.final_height,
-            confirmations: self.options.confirmations,
-        };
+        let depths = Depths { head: view.head.at.height, final_height: view.final_height };
+        let confirmations = |parcel: &ParcelView| self.confirmations_of(parcel.route.as_ref());
         let funds = self.funds(rpc, lane, account).await;
         Ok(self.known(lane, |known| Sighting {
             below: known.below(view.head.base_fee, counts.latest, parcels),
             funds,
             forgotten,
-            ..sighting(view.head.at, &depths, counts, parcels, &known.receipts)
+            ..sighting(view.head.at, &depths, counts, parcels, &known.receipts, confirmations)
         }))
     }
 
@@ -301,7 +333,8 @@ impl EvmChain {
         for (sent, receipt) in sent.into_iter().zip(receipts) {
             let receipt = receipt?.ok_or_else(|| CallError::NoAnswer("a transaction without its receipt".into()))?;
             let carried = sent.transaction.call().map(|call| self.calls.carried(&call)).unwrap_or_default();
-            let judgement = self.judged(rpc, receipt, carried.len()).await?.judgement;
+            // Whose it was is not known any more: it is judged as the destination's.
+            let judgement = self.judged(rpc, receipt, carried.len(), None).await?.judgement;
             let (nonce, transaction) = (Nonce(sent.transaction.nonce.to()), AttemptHash(sent.transaction.hash.0));
             past.push(Past { nonce, transaction, at: sent.at, time: sent.time, carried, judgement });
         }
@@ -345,9 +378,11 @@ impl EvmChain {
         let answers = rpc.calls::<_, Option<WireReceipt>>("eth_getTransactionReceipt", &params).await;
         for (hash, answer) in transactions.into_iter().zip(answers) {
             let Some(wire) = answer? else { continue };
-            let carriers = parcels.iter().filter(|parcel| parcel.attempts.iter().any(|attempt| attempt.hash == hash));
-            let carried = carriers.map(|parcel| parcel.deliveries.len()).sum();
-            let receipt = self.judged(rpc, wire, carried).await?;
+            let carries = |parcel: &&ParcelView| parcel.attempts.iter().any(|attempt| attempt.hash == hash);
+            let parcel = parcels.iter().find(carries);
+            let (carried, route) =
+                (parcel.map_or(0, |parcel| parcel.deliveries.len()), parcel.and_then(|parcel| parcel.route.as_ref()));
+            let receipt = self.judged(rpc, wire, carried, route).await?;
             if receipt.at.height > view.head.at.height {
                 // The chain has moved on since; the next look sees that block.
                 continue;
@@ -362,7 +397,13 @@ impl EvmChain {
 
     /// A transaction that had no effect is looked into: for what it means to its deliveries,
     /// and for the person who reads of it.
-    async fn judged(&self, rpc: &Rpc, wire: WireReceipt, carried: usize) -> Result<Receipt, CallError> {
+    async fn judged(
+        &self,
+        rpc: &Rpc,
+        wire: WireReceipt,
+        carried: usize,
+        route: Option<&RouteName>,
+    ) -> Result<Receipt, CallError> {
         let at = Position { height: Height(wire.block_number.to()), hash: wire.block_hash.0 };
         if wire.status == U64::from(1) {
             return Ok(Receipt::done(at));
@@ -370,7 +411,7 @@ impl EvmChain {
         let (message, revert) = why_reverted(rpc, &wire).await?;
         let why = revert_text(&message, revert.as_ref());
         let text = format!("transaction {} in block {} had no effect: {why}", wire.transaction_hash, at.height.0);
-        let outcome = self.outcomes.meaning(&message, revert.as_ref());
+        let outcome = self.outcomes_of(route).meaning(&message, revert.as_ref());
         let judgement = match outcome {
             // One of several may be to blame: each is tried alone.
             _ if carried > 1 => Judgement::Again(ErrorNote::new(ErrorClass::Retryable, &text)),
@@ -451,6 +492,10 @@ impl Chain for EvmChain {
 
     fn wants_requests(&self) -> bool {
         self.calls.wants_requests()
+    }
+
+    fn routes_apart(&self) -> &BTreeSet<RouteName> {
+        &self.apart
     }
 
     fn sign<'a>(

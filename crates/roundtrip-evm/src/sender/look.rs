@@ -36,28 +36,28 @@ impl Receipt {
 pub(super) struct Depths {
     pub(super) head: Height,
     pub(super) final_height: Height,
-    /// So many blocks, its own counted, make a block confirmed.
-    pub(super) confirmations: u64,
 }
 
 impl Depths {
-    fn of(&self, height: Height, settled: bool) -> Depth {
+    /// So many blocks, its own counted, make a block confirmed.
+    fn of(&self, height: Height, settled: bool, confirmations: u64) -> Depth {
         let blocks = (self.head.0 + 1).saturating_sub(height.0);
         match () {
             () if settled && height <= self.final_height => Depth::Final,
-            () if blocks >= self.confirmations => Depth::Confirmed,
+            () if blocks >= confirmations => Depth::Confirmed,
             () => Depth::Included,
         }
     }
 }
 
-/// What is seen of a lane.
+/// What is seen of a lane, with what it takes to confirm each parcel.
 pub(super) fn sighting(
     head: Position,
     depths: &Depths,
     counts: Counts,
     parcels: &[ParcelView],
     found: &HashMap<AttemptHash, Receipt>,
+    confirmations: impl Fn(&ParcelView) -> u64,
 ) -> Sighting {
     let mined = |parcel: &ParcelView| {
         // A receipt above the account's count is of another moment.
@@ -68,7 +68,7 @@ pub(super) fn sighting(
             nonce: parcel.nonce,
             attempt,
             at: receipt.at,
-            depth: depths.of(receipt.at.height, parcel.nonce < counts.settled),
+            depth: depths.of(receipt.at.height, parcel.nonce < counts.settled, confirmations(parcel)),
             judgement: receipt.judgement.clone(),
             lane_to_blame: receipt.lane_to_blame,
         })
@@ -104,6 +104,7 @@ mod tests {
             stage: ParcelStage::Assigned,
             block: None,
             cancel: None,
+            route: None,
         };
         let counts = |latest, settled| Counts { pending: Nonce(6), latest: Nonce(latest), settled: Nonce(settled) };
         let cases = [
@@ -116,8 +117,8 @@ mod tests {
         ];
         for (name, height, counts, depth) in cases {
             let found = HashMap::from([(hash, Receipt::done(at(height)))]);
-            let depths = Depths { head: Height(20), final_height: Height(10), confirmations: 2 };
-            let seen = sighting(at(20), &depths, counts, std::slice::from_ref(&parcel), &found);
+            let depths = Depths { head: Height(20), final_height: Height(10) };
+            let seen = sighting(at(20), &depths, counts, std::slice::from_ref(&parcel), &found, |_| 2);
             assert_eq!(
                 seen.mined.first().map(|mined| (mined.attempt, mined.depth)),
                 depth.map(|depth| (hash, depth)),

@@ -18,7 +18,7 @@ pub enum Outcome {
     AlreadyDone,
     /// It is tried again later.
     Retry,
-    /// It is a dead letter.
+    /// It is a dead letter, or its route's failure response is sent in its place.
     Fatal,
     /// The account that sent it is to blame, such as one that may not answer, or has answered
     /// too often: its lane goes into quarantine, and the answer goes out from another.

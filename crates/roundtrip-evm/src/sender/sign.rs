@@ -16,7 +16,7 @@ use super::call::Call;
 use super::chain::{EvmChain, Gas, revert_text};
 use super::fees::Fees;
 use super::heads::View;
-use super::outcomes::Outcome;
+use super::outcomes::{Outcome, Outcomes};
 use super::reception::{Estimate, estimate};
 use super::transaction::{Draft, FeeKind};
 use crate::rpc::{CallError, Rpc};
@@ -186,9 +186,10 @@ impl EvmChain {
     ) -> Result<Unsigned, Unsigned> {
         let text = format!("the contract would refuse it: {}", refusal.text());
         let head = sight.view.head.at.height;
-        Ok(match self.outcomes.meaning(&refusal.message, refusal.revert.as_ref()) {
+        let outcomes = self.outcomes_of(Some(&answer.route));
+        Ok(match outcomes.meaning(&refusal.message, refusal.revert.as_ref()) {
             Outcome::Retry => Unsigned::Later(text),
-            Outcome::AlreadyDone if self.is_done_for_good(sight, call).await? => Unsigned::Done,
+            Outcome::AlreadyDone if is_done_for_good(sight, call, outcomes).await? => Unsigned::Done,
             Outcome::AlreadyDone => Unsigned::Later(format!("{text}, and that is not final yet")),
             Outcome::Fatal if self.refusals.again(Refused::Answer(answer.id), head) => {
                 Unsigned::Never(ErrorNote::new(ErrorClass::Fatal, &text))
@@ -198,19 +199,6 @@ impl EvmChain {
             }
             Outcome::Fatal | Outcome::LaneToBlame => Unsigned::Later(text),
         })
-    }
-
-    /// Whether the newest final block, too, shows that a call is done already.
-    async fn is_done_for_good(&self, sight: Sight<'_>, call: &Call) -> Result<bool, Unreachable> {
-        let at = U64::from(sight.view.final_height.0);
-        match sight.rpc.call::<_, Value>("eth_call", (sight.request(call), at)).await {
-            Ok(_) => Ok(false),
-            Err(CallError::Refused { message, revert, .. }) => {
-                let refused = estimate(&message, revert.is_some()) == Estimate::Refused;
-                Ok(refused && self.outcomes.meaning(&message, revert.as_ref()) == Outcome::AlreadyDone)
-            }
-            Err(error) => Err(error.into()),
-        }
     }
 
     fn dearer(
@@ -244,6 +232,19 @@ impl EvmChain {
         let gas = self.estimate(sight, &call).await?.map_err(|refusal| Unreachable(refusal.text()))?;
         let fees = self.above(attempts, now)?;
         Ok(Draft { chain_id: self.chain_id, nonce, call, gas, fees, fee_kind: fee_kind(sight.view) })
+    }
+}
+
+/// Whether the newest final block, too, shows that a call is done already.
+async fn is_done_for_good(sight: Sight<'_>, call: &Call, outcomes: &Outcomes) -> Result<bool, Unreachable> {
+    let at = U64::from(sight.view.final_height.0);
+    match sight.rpc.call::<_, Value>("eth_call", (sight.request(call), at)).await {
+        Ok(_) => Ok(false),
+        Err(CallError::Refused { message, revert, .. }) => {
+            let refused = estimate(&message, revert.is_some()) == Estimate::Refused;
+            Ok(refused && outcomes.meaning(&message, revert.as_ref()) == Outcome::AlreadyDone)
+        }
+        Err(error) => Err(error.into()),
     }
 }
 

@@ -274,6 +274,7 @@ fn on_slot(nonce: u64, attempts: Vec<SignedAttempt>) -> ParcelView {
         stage: ParcelStage::Assigned,
         block: None,
         cancel: None,
+        route: None,
     }
 }
 

@@ -6,19 +6,25 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use alloy::consensus::Transaction;
-use alloy::primitives::U256;
+use alloy::primitives::{B256, U256, keccak256};
+use alloy::sol_types::SolCall;
 use roundtrip::inbox::{End, StateKind};
-use roundtrip::sender::chain::{Because, Cargo, Chain, Unsigned};
-use roundtrip::sender::{LaneStatus, OnTimeout, SenderOptions};
+use roundtrip::sender::chain::{Because, Cargo, Chain, Depth, Unsigned};
+use roundtrip::sender::{
+    FailureResponse, LaneStatus, OnTimeout, ParcelStage, RouteTerms, SenderOptions, SignedAttempt,
+};
 use roundtrip::store::ReadExt;
 use roundtrip::store::journal::{Entry, Event, Subject};
-use roundtrip::store::query::{Found, ListFilter, Phase, RequestView};
-use roundtrip::words::{LaneName, Nonce};
-use roundtrip_evm::sender::LaneSigner;
+use roundtrip::store::op::Judgement;
+use roundtrip::store::query::{Found, ListFilter, ParcelView, Phase, ReadyDelivery, RequestView};
+use roundtrip::words::{LaneName, Nonce, Payload, RequestId, RouteName, Seq, Token};
+use roundtrip_evm::sender::{Call, Calls, LaneSigner};
 use roundtrip_evm::testkit::account::dev_signers;
+use roundtrip_evm::testkit::board::RequestBoard;
+use roundtrip_evm::testkit::deployment::{ROUTE, answer_to};
 use roundtrip_evm::testkit::devchain::{GWEI, Reorg};
 use roundtrip_evm::testkit::fakenode::{FakeChain, FakeNode};
-use roundtrip_evm::{ContractCall, EvmChain, EvmChainOptions, Finality, Gas, Outcome, Outcomes};
+use roundtrip_evm::{ContractCall, EvmChain, EvmChainOptions, EvmRoute, Finality, Gas, Outcome, Outcomes};
 use serde_json::json;
 
 use super::heard::Heard;
@@ -37,7 +43,7 @@ fn options() -> EvmChainOptions {
     }
 }
 
-fn chain(scene: &Scene, call: ContractCall, options: EvmChainOptions) -> EvmChain {
+fn chain(scene: &Scene, call: impl Calls, options: EvmChainOptions) -> EvmChain {
     let keys = scene.lanes.iter().cloned().zip(0..);
     let signers: BTreeMap<LaneName, LaneSigner> = keys
         .map(|(key, at): (_, usize)| (LaneName::new(&format!("lane-{at}")).unwrap(), Arc::new(key) as LaneSigner))
@@ -210,6 +216,166 @@ async fn a_refusal_that_is_worth_a_retry_is_tried_again_and_holds_up_nobody() {
     }
     assert_eq!(only(&scene).await.unwrap().phase, Phase::Ready);
     assert_eq!(scene.used(0), 1, "a refusal costs no slot");
+}
+
+/// The answer to the first request, as a route of this name gives it.
+fn answer_of(scene: &Scene, route: &str) -> ReadyDelivery {
+    let payload = scene.asked.lock().unwrap()[0].clone();
+    let answer = json!({"id": "0", "content": keccak256(&payload), "answer": answer_to(&payload)});
+    ReadyDelivery {
+        id: RequestId([7; 32]),
+        seq: Seq(1),
+        route: RouteName::new(route).unwrap(),
+        generation: 0,
+        revision: 0,
+        answer: Token { epoch: 1, count: 1 },
+        response: Payload::json(answer.to_string()),
+        failure: false,
+        request: None,
+    }
+}
+
+/// A parcel with this answer, of a route that has terms of its own or none.
+fn sent(answer: &ReadyDelivery, attempt: &SignedAttempt, route: Option<RouteName>) -> ParcelView {
+    ParcelView {
+        nonce: Nonce(0),
+        deliveries: vec![answer.id],
+        attempts: vec![attempt.clone()],
+        stage: ParcelStage::Assigned,
+        block: None,
+        cancel: None,
+        route,
+    }
+}
+
+/// Two routes that say what a refusal means, among others that do not.
+fn with_routes(evm: EvmChain) -> EvmChain {
+    let means = |outcome| Outcomes::new().on("error AlreadyResponded(uint256)", outcome).unwrap();
+    let route = |outcome| EvmRoute { outcomes: Some(means(outcome)), ..EvmRoute::default() };
+    evm.route(RouteName::new("done").unwrap(), route(Outcome::AlreadyDone))
+        .route(RouteName::new("again").unwrap(), route(Outcome::Retry))
+}
+
+async fn answered_by_somebody_else() -> Scene {
+    let scene = Scene::new(1);
+    scene.ask(1);
+    scene.chain.mine();
+    scene.answer_as(&dev_signers()[1], 0, 0);
+    scene.mine(FINAL_DEPTH + 1);
+    scene
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_estimate_that_is_refused_means_what_its_route_says() {
+    let scene = answered_by_somebody_else().await;
+    let evm = with_routes(chain(&scene, respond(&scene), options()));
+    let lane = LaneName::new("lane-0").unwrap();
+    let sign = async |route| {
+        let answers = [answer_of(&scene, route)];
+        evm.sign(&lane, Nonce(0), Cargo::Deliveries(&answers)).await.unwrap_err()
+    };
+    assert_eq!(sign("done").await, Unsigned::Done);
+    assert!(matches!(sign("other").await, Unsigned::Later(_)), "it may be gone at the next head");
+    scene.chain.mine();
+    tokio::time::sleep(BLOCK).await;
+    assert!(matches!(sign("other").await, Unsigned::Never(_)));
+    for _ in 0..2 {
+        assert!(matches!(sign("again").await, Unsigned::Later(_)));
+        scene.chain.mine();
+        tokio::time::sleep(BLOCK).await;
+    }
+    assert_eq!(evm.routes_apart().iter().map(|route| route.as_str()).collect::<Vec<_>>(), ["again", "done"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_transaction_that_reverts_means_what_its_route_says() {
+    for (route, expected) in [("done", 0), ("again", 1), ("other", 2)] {
+        let scene = answered_by_somebody_else().await;
+        let fixed = EvmChainOptions { gas: Gas::Fixed(150_000), ..options() };
+        let evm = with_routes(chain(&scene, respond(&scene), fixed));
+        let lane = LaneName::new("lane-0").unwrap();
+        let answer = answer_of(&scene, route);
+        let attempt = evm.sign(&lane, Nonce(0), Cargo::Deliveries(std::slice::from_ref(&answer))).await.unwrap();
+        evm.broadcast(&lane, std::slice::from_ref(&attempt)).await.pop().unwrap().unwrap();
+        scene.chain.mine();
+        tokio::time::sleep(BLOCK).await;
+        let parcel = sent(&answer, &attempt, (route != "other").then(|| answer.route.clone()));
+        // What leaves no log is asked for a head later.
+        evm.look(&lane, std::slice::from_ref(&parcel)).await.unwrap();
+        scene.chain.mine();
+        tokio::time::sleep(BLOCK).await;
+        let seen = evm.look(&lane, std::slice::from_ref(&parcel)).await.unwrap();
+        let meant = match seen.mined[0].judgement {
+            Judgement::Done => 0,
+            Judgement::Again(_) => 1,
+            Judgement::Failed(_) => 2,
+            Judgement::Replaced(..) => 3,
+        };
+        assert_eq!(meant, expected, "{route}: {:?}", seen.mined);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_is_confirmed_when_its_route_says_so() {
+    let scene = Scene::new(1);
+    scene.ask(1);
+    scene.chain.mine();
+    let route = |confirmations| EvmRoute { confirmations: Some(confirmations), ..EvmRoute::default() };
+    let evm = chain(&scene, respond(&scene), options())
+        .route(RouteName::new("hasty").unwrap(), route(1))
+        .route(RouteName::new("careful").unwrap(), route(3));
+    let lane = LaneName::new("lane-0").unwrap();
+    let answer = answer_of(&scene, "any");
+    let attempt = evm.sign(&lane, Nonce(0), Cargo::Deliveries(std::slice::from_ref(&answer))).await.unwrap();
+    evm.broadcast(&lane, std::slice::from_ref(&attempt)).await.pop().unwrap().unwrap();
+    for confirmed in [vec!["hasty"], vec!["hasty", "any"], vec!["hasty", "any", "careful"]] {
+        scene.chain.mine();
+        tokio::time::sleep(BLOCK).await;
+        for route in ["hasty", "any", "careful"] {
+            let own = (route != "any").then(|| RouteName::new(route).unwrap());
+            let parcel = sent(&answer, &attempt, own);
+            let seen = evm.look(&lane, std::slice::from_ref(&parcel)).await.unwrap();
+            let depth = if confirmed.contains(&route) { Depth::Confirmed } else { Depth::Included };
+            assert_eq!(seen.mined[0].depth, depth, "{route}, when {confirmed:?} are");
+        }
+    }
+}
+
+/// The contract refuses every answer, and takes the failure responses.
+#[tokio::test(start_paused = true)]
+async fn a_failure_response_is_sent_in_place_of_what_the_contract_refuses_for_good() {
+    for (gas, slots) in [(Gas::Estimated { margin_percent: 20 }, 5), (Gas::Fixed(150_000), 10)] {
+        let scene = Scene::new(1);
+        let respond = respond(&scene);
+        let wrong_unless_failed = move |answers: &[ReadyDelivery]| {
+            let call = respond.call(answers)?;
+            if answers.iter().all(|answer| answer.failure) {
+                return Ok(call);
+            }
+            let right = RequestBoard::respondCall::abi_decode(&call.data).map_err(|error| error.to_string())?;
+            let wrong = RequestBoard::respondCall { content: B256::ZERO, ..right };
+            Ok(Call { data: wrong.abi_encode().into(), ..call })
+        };
+        let evm = chain(&scene, wrong_unless_failed, EvmChainOptions { gas, ..options() });
+        let failure = Some(FailureResponse::of(|refused| refused.answer.clone()));
+        let terms = RouteTerms { failure, ..RouteTerms::default() };
+        let send = SenderOptions {
+            patience: scene.patience,
+            poll: Duration::from_millis(500),
+            routes: BTreeMap::from([(RouteName::new(ROUTE).unwrap(), terms)]),
+            ..SenderOptions::default()
+        };
+        let deployment = scene.deployment();
+        let relay = deployment.relay_sending(scene.store.clone(), scene.clock.clone(), Arc::new(evm), send).unwrap();
+        let _relay = relay.start().await.unwrap();
+        scene.ask(5);
+        scene.settled().await;
+        assert_eq!(scene.used(0), slots, "an estimate saves the slots of what is refused");
+        let page = scene.store.journal(0, 1_000).await.unwrap();
+        let count = |wanted: fn(&Event) -> bool| page.entries.iter().filter(|entry| wanted(&entry.event)).count();
+        assert_eq!(count(|event| matches!(event, Event::Replaced { .. })), 5);
+        assert_eq!(count(|event| matches!(event, Event::Ended { end: End::Dead, .. })), 5);
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -248,7 +248,7 @@ impl Delivery {
                     signers.insert(LaneName::new(lane)?, source.open().await?);
                 }
                 let lanes: Vec<&str> = to.lanes.iter().map(|(lane, _)| lane.as_str()).collect();
-                let options = SenderOptions { seat_ms: plan.seat_ms, ..to.send };
+                let options = SenderOptions { seat_ms: plan.seat_ms, ..to.send.clone() };
                 relay.lanes(name, Arc::new(to.chain(chain, signers)?), &lanes, options)
             }
             Delivery::Webhook(config) => relay.sink_with(name, webhook_of(name, config, clock).await?, courier),

@@ -7,6 +7,7 @@ use futures_util::stream::{self, StreamExt};
 
 use super::broadcast::{BROADCAST_MAX, Outgoing};
 use super::chain::{Cargo, ChainFuture, Unsigned};
+use super::pack::{Company, Load, pack};
 use super::run::{Gate, Held, Left, Room, SendOrder, Sender};
 use super::{LaneStatus, SignedAttempt};
 use crate::inbox::StateKind;
@@ -46,21 +47,21 @@ impl Sender {
             false => Vec::new(),
         };
         ready.retain(|delivery| !later.contains(&delivery.id));
-        let per_parcel = alone_or_together(lanes, &mut ready, per_parcel);
         ready.retain(|delivery| oldest_open.is_none_or(|open| delivery.seq < open));
-        let mut rest = ready.as_slice();
+        let loads = pack(ready, per_parcel, self.options.order, |delivery| self.company(lanes, delivery));
+        let mut rest = loads.as_slice();
         for lane in lanes.iter_mut() {
-            rest = self.fill_gaps(lane, rest, per_parcel).await?;
+            rest = self.fill_gaps(lane, rest).await?;
         }
         let slots: Vec<usize> = lanes.iter().enumerate().map(usable).map(|(slots, _)| slots).collect();
         let open = slots.iter().filter(|slots| **slots > 0).count().max(1);
         // Shared out evenly, so that one slow lane does not hold up what another could take.
-        let share = rest.len().div_ceil(open).next_multiple_of(per_parcel).max(per_parcel);
+        let share = rest.len().div_ceil(open);
         let mut assigns = Vec::new();
         for (lane, slots) in lanes.iter_mut().zip(slots) {
-            let (mine, others) = rest.split_at(share.min(slots * per_parcel).min(rest.len()));
+            let (mine, others) = rest.split_at(share.min(slots).min(rest.len()));
             rest = others;
-            assigns.push(self.assign_all(lane, mine, per_parcel));
+            assigns.push(self.assign_all(lane, mine));
         }
         let mut assigned = 0;
         for stored in join_all(assigns).await {
@@ -89,6 +90,15 @@ impl Sender {
         Ok(gate.set(closed == 0))
     }
 
+    /// With whom an answer shares a parcel: what failed with others goes alone.
+    fn company(&self, lanes: &[Held], delivery: &ReadyDelivery) -> Company {
+        match () {
+            () if lanes.iter().any(|lane| lane.alone.contains(&delivery.id)) => Company::Nobody,
+            () if self.goes_apart(&delivery.route) => Company::Route(delivery.route.clone()),
+            () => Company::Anyone,
+        }
+    }
+
     /// The answers that have to wait. In a strict order nothing overtakes them.
     fn put_off(&self, lanes: &mut [Held]) -> HashSet<RequestId> {
         let now = self.clock.now();
@@ -101,20 +111,20 @@ impl Sender {
 
     /// Fills a lane's gaps, with ready answers as far as there are any and the order lets:
     /// on a gap they would overtake those above it. Answers what is left of them.
-    async fn fill_gaps<'a>(
-        &self,
-        lane: &mut Held,
-        ready: &'a [ReadyDelivery],
-        per_parcel: usize,
-    ) -> Result<&'a [ReadyDelivery], StationError> {
-        let Some(room) = &mut lane.room else { return Ok(ready) };
+    async fn fill_gaps<'a>(&self, lane: &mut Held, loads: &'a [Load]) -> Result<&'a [Load], StationError> {
+        let Some(room) = &mut lane.room else { return Ok(loads) };
         let (gaps, owner) = (std::mem::take(&mut room.gaps), room.token);
         room.parcels = room.parcels.saturating_sub(gaps.len());
         let carries = room.active && self.options.order == SendOrder::Spread;
-        let mut rest = ready;
+        let mut rest = loads;
         for nonce in gaps {
-            let (mine, others) = rest.split_at(if carries { per_parcel.min(rest.len()) } else { 0 });
-            rest = others;
+            let mine = match rest {
+                [load, others @ ..] if carries => {
+                    rest = others;
+                    load.as_slice()
+                }
+                _ => &[],
+            };
             self.fill(lane, owner, nonce, mine).await?;
         }
         Ok(rest)
@@ -150,6 +160,7 @@ impl Sender {
             }
             (outcome, _) if outcome.holds() => {
                 tracing::warn!(lane = %lane.name, nonce = nonce.0, answers = ready.len(), "a gap is filled");
+                self.remember_route(lane, nonce, ready);
                 self.send(lane, vec![Outgoing::first(nonce, attempt)]).await
             }
             (outcome, _) => {
@@ -235,15 +246,9 @@ impl Sender {
 
     /// Signs for consecutive slots, several at once; answers the parcels up to the first
     /// that failed, and why it did.
-    async fn sign(
-        &self,
-        lane: &LaneName,
-        first: Nonce,
-        ready: &[ReadyDelivery],
-        per_parcel: usize,
-    ) -> (Vec<NewParcel>, Option<Unsigned>) {
+    async fn sign(&self, lane: &LaneName, first: Nonce, loads: &[Load]) -> (Vec<NewParcel>, Option<Unsigned>) {
         let mut calls: Vec<ChainFuture<'_, NewParcel, Unsigned>> = Vec::new();
-        for (deliveries, n) in ready.chunks(per_parcel).zip(0..) {
+        for (deliveries, n) in loads.iter().zip(0..) {
             let call = self.chain.sign(lane, first.plus(n), Cargo::Deliveries(deliveries));
             calls.push(Box::pin(async move {
                 let attempt = self.ask(call).await?;
@@ -264,18 +269,13 @@ impl Sender {
     /// Signs, stores and only then sends these answers on a lane, some at a time: those that
     /// are stored are on their way while the next are signed. Answers how many parcels were
     /// stored.
-    async fn assign_all(
-        &self,
-        lane: &mut Held,
-        ready: &[ReadyDelivery],
-        per_parcel: usize,
-    ) -> Result<usize, StationError> {
+    async fn assign_all(&self, lane: &mut Held, loads: &[Load]) -> Result<usize, StationError> {
         let mut assigned = 0;
-        for some in ready.chunks(BROADCAST_MAX * per_parcel) {
-            let stored = self.assign(lane, some, per_parcel).await?;
+        for some in loads.chunks(BROADCAST_MAX) {
+            let stored = self.assign(lane, some).await?;
             assigned += stored;
             let Some(room) = &mut lane.room else { break };
-            if stored < some.len().div_ceil(per_parcel) {
+            if stored < some.len() {
                 // Something is not as it was: the next look shows what.
                 lane.room = None;
                 break;
@@ -288,18 +288,17 @@ impl Sender {
 
     /// Signs, stores and only then sends these answers on a lane's next slots; answers how
     /// many parcels were stored.
-    async fn assign(&self, lane: &mut Held, ready: &[ReadyDelivery], per_parcel: usize) -> Result<usize, StationError> {
+    async fn assign(&self, lane: &mut Held, loads: &[Load]) -> Result<usize, StationError> {
         let Some(&Room { next: first, token: owner, .. }) = lane.room.as_ref() else { return Ok(0) };
-        let (parcels, failed) = self.sign(&lane.name, first, ready, per_parcel).await;
-        match failed {
-            Some(Unsigned::Apart(_)) if parcels.is_empty() && ready.len() > 1 => {
-                return Box::pin(self.assign(lane, &ready[..1], 1)).await;
+        let (parcels, failed) = self.sign(&lane.name, first, loads).await;
+        match (failed, loads.get(parcels.len())) {
+            (Some(Unsigned::Apart(_)), Some(load)) if parcels.is_empty() && load.len() > 1 => {
+                return Box::pin(self.assign(lane, &[load[..1].to_vec()])).await;
             }
             // Those before them go first.
-            Some(Unsigned::Apart(_)) | None => {}
-            Some(error) => {
-                let unsigned = &ready[parcels.len() * per_parcel..];
-                self.signed(lane, owner, unsigned, Err(error)).await?;
+            (Some(Unsigned::Apart(_)), _) | (None, _) => {}
+            (Some(error), unsigned) => {
+                self.signed(lane, owner, unsigned.map_or(&[], Vec::as_slice), Err(error)).await?;
             }
         }
         if parcels.is_empty() {
@@ -312,13 +311,16 @@ impl Sender {
         }
         let stored = match outcome {
             Outcome::Applied(Effect::Assigned(stored, _)) | Outcome::Duplicate(Effect::Assigned(stored, _)) => stored,
-            Outcome::Invalid(reason) => return self.never_assigned(lane, owner, ready, &reason).await,
+            Outcome::Invalid(reason) => return self.never_assigned(lane, owner, loads, &reason).await,
             outcome => {
                 tracing::debug!(lane = %lane.name, ?outcome, "nothing was assigned");
                 return Ok(0);
             }
         };
         let slots = (0..).map(|n| first.plus(n));
+        for (load, nonce) in loads.iter().take(stored).zip(slots.clone()) {
+            self.remember_route(lane, nonce, load);
+        }
         let parcels = parcels.into_iter().take(stored).zip(slots);
         self.send(lane, parcels.map(|(parcel, nonce)| Outgoing::first(nonce, parcel.attempt)).collect()).await?;
         Ok(stored)
@@ -330,18 +332,19 @@ impl Sender {
         &self,
         lane: &mut Held,
         owner: Token,
-        ready: &[ReadyDelivery],
+        loads: &[Load],
         reason: &Invalid,
     ) -> Result<usize, StationError> {
         tracing::error!(lane = %lane.name, %reason, "the store can never take a parcel");
-        match ready {
+        match loads.first().map_or(&[][..], Vec::as_slice) {
             [one] => self.reject(lane, owner, one, never(reason)).await.map(|()| 0),
-            [first, ..] => Box::pin(self.assign(lane, std::slice::from_ref(first), 1)).await,
+            [first, ..] => Box::pin(self.assign(lane, &[vec![first.clone()]])).await,
             [] => Ok(0),
         }
     }
 
-    /// A delivery that can never be sent waits for a person, with its answer.
+    /// A delivery that can never be sent waits for a person, with its answer; or its route's
+    /// failure response takes its place.
     async fn reject(
         &self,
         lane: &mut Held,
@@ -349,7 +352,11 @@ impl Sender {
         delivery: &ReadyDelivery,
         error: ErrorNote,
     ) -> Result<(), StationError> {
-        let op = Reject { lane: lane.name.clone(), owner, id: delivery.id, error };
+        let instead = match delivery.failure {
+            true => None,
+            false => self.instead(&delivery.route, delivery.id, &error).await?,
+        };
+        let op = Reject { lane: lane.name.clone(), owner, id: delivery.id, answer: delivery.answer, error, instead };
         let outcome = persist::apply_one(&*self.store, op).await?;
         lane.passed |= self.still_ours(lane, std::slice::from_ref(&outcome)) && outcome.holds();
         Ok(())
@@ -363,16 +370,6 @@ impl Sender {
         lane.passed |= self.still_ours(lane, std::slice::from_ref(&outcome)) && outcome.holds();
         Ok(())
     }
-}
-
-/// Cuts off the answers from the first on that goes alone where those before it do not, or the
-/// other way round; answers how many of the others go in a parcel.
-fn alone_or_together(lanes: &[Held], ready: &mut Vec<ReadyDelivery>, per_parcel: usize) -> usize {
-    let alone = |delivery: &ReadyDelivery| lanes.iter().any(|lane| lane.alone.contains(&delivery.id));
-    let Some(first) = ready.first().map(alone) else { return per_parcel };
-    let same = ready.iter().take_while(|delivery| alone(delivery) == first).count();
-    ready.truncate(same);
-    if first { 1 } else { per_parcel }
 }
 
 fn ids(ready: &[ReadyDelivery]) -> Vec<RequestId> {

@@ -127,9 +127,9 @@ impl Sender {
             let order = Order::Cancel { nonce: one.nonce, then };
             persist::apply_one(&*self.store, LaneOrder { lane: lane.name.clone(), order }).await?;
         }
+        let Patience { resend_ms, bump_ms } = self.patience_with(lane.memory.routes.get(&one.nonce));
         if let Some(sent) = lane.memory.sent.get_mut(&one.nonce) {
             // Not at once: a slot has only so many attempts.
-            let Patience { resend_ms, bump_ms } = self.options.patience;
             sent.at_price = UnixMs(sent.last.plus(resend_ms).0.saturating_sub(bump_ms));
         }
         Ok(())

@@ -1,12 +1,13 @@
 //! What a sender needs of the outside, whatever chain that is.
 
+use std::collections::BTreeSet;
 use std::future::Future;
 use std::pin::Pin;
 
 use super::SignedAttempt;
 use crate::store::op::Judgement;
 use crate::store::query::{ParcelView, ReadyDelivery};
-use crate::words::{AttemptHash, ErrorNote, LaneName, Nonce, Position, UnixMs};
+use crate::words::{AttemptHash, ErrorNote, LaneName, Nonce, Position, RouteName, UnixMs};
 
 /// A future that a chain hands out.
 pub type ChainFuture<'a, T, E = Unreachable> = Pin<Box<dyn Future<Output = Result<T, E>> + Send + 'a>>;
@@ -30,6 +31,13 @@ pub trait Chain: Send + Sync + 'static {
     /// Whether it needs [`ReadyDelivery::request`] to sign, which costs a read for each answer.
     fn wants_requests(&self) -> bool {
         false
+    }
+
+    /// The routes whose answers it sends on terms of their own: they share no parcel with
+    /// others, and [`ParcelView::route`] tells whose a parcel is.
+    fn routes_apart(&self) -> &BTreeSet<RouteName> {
+        static NONE: BTreeSet<RouteName> = BTreeSet::new();
+        &NONE
     }
 
     /// Signs what a slot is to carry. Nothing is sent: the bytes are stored first. Several

@@ -7,7 +7,7 @@ use super::chain::{Because, Depth, Mined, Sighting};
 use super::{AttemptKind, Block, LaneStatus, ParcelStage, SignedAttempt};
 use crate::store::op::{Judgement, Sight};
 use crate::store::query::{LaneView, ParcelView};
-use crate::words::{Height, Nonce, UnixMs};
+use crate::words::{Height, Nonce, RouteName, UnixMs};
 
 /// How many gaps of a lane are watched at once; those above wait for them anyway.
 const GAPS_WATCHED_MAX: usize = 256;
@@ -72,6 +72,8 @@ pub(super) struct Memory {
     pub(super) broke: Option<Broke>,
     /// The highest block that was looked at and showed all that is settled.
     pub(super) highest: Option<Height>,
+    /// Which routes the parcels on slots are of, as far as it was of interest.
+    pub(super) routes: BTreeMap<Nonce, RouteName>,
 }
 
 /// A lane that cannot pay.
@@ -138,8 +140,15 @@ pub(super) struct Plan {
     past_lowest: bool,
 }
 
-/// Decides what one look at the outside comes to.
-pub(super) fn decide(lane: &LaneView, seen: &Sighting, memory: &Memory, patience: Patience, now: UnixMs) -> Plan {
+/// Decides what one look at the outside comes to, with this patience with each parcel, and with
+/// what has none.
+pub(super) fn decide(
+    lane: &LaneView,
+    seen: &Sighting,
+    memory: &Memory,
+    patience: impl Fn(Option<&ParcelView>) -> Patience,
+    now: UnixMs,
+) -> Plan {
     let observe = Some(seen.pending).filter(|&pending| pending > lane.next);
     let mut plan = Plan { observe, adopt: seen.forgotten.clone(), ..Plan::default() };
     let mined: HashMap<Nonce, &Mined> = seen.mined.iter().map(|mined| (mined.nonce, mined)).collect();
@@ -151,7 +160,7 @@ pub(super) fn decide(lane: &LaneView, seen: &Sighting, memory: &Memory, patience
             }
             Verdict::Unmined => {
                 let below = seen.below.contains(&parcel.nonce);
-                plan.tend(parcel, memory.sent.get(&parcel.nonce), below, patience, now);
+                plan.tend(parcel, memory.sent.get(&parcel.nonce), below, patience(Some(parcel)), now);
             }
             Verdict::Nothing => {}
         }
@@ -174,7 +183,8 @@ pub(super) fn decide(lane: &LaneView, seen: &Sighting, memory: &Memory, patience
         plan.gaps = memory.gaps.clone();
     } else if lane.status != LaneStatus::Stopped && plan.observe.is_none() {
         plan.gaps = gaps(lane, seen, &memory.gaps, now);
-        let ripe = |since: &UnixMs| now >= since.plus(patience.resend_ms);
+        let Patience { resend_ms, .. } = patience(None);
+        let ripe = |since: &UnixMs| now >= since.plus(resend_ms);
         let ripe = plan.gaps.iter().filter(|(_, since)| ripe(since)).map(|(nonce, _)| *nonce);
         plan.fill = ripe.take(FILLS_MAX).collect();
     }

@@ -17,8 +17,10 @@ mod assign;
 mod broadcast;
 pub mod chain;
 mod decide;
+mod pack;
 mod rebuild;
 mod run;
+mod terms;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -29,10 +31,13 @@ use serde::{Deserialize, Serialize};
 pub use decide::Patience;
 pub use rebuild::{Progress, Rebuild, Rebuilt};
 pub use run::{OnTimeout, QuarantineOn, SendOrder, Sender, SenderOptions};
+pub use terms::{FailureResponse, Refused, RouteTerms};
 
 use crate::outbox::LaneNo;
 use crate::store::op::{AfterCancel, Full, Judgement, Missing, Outcome, Sight, Stale};
-use crate::words::{AttemptHash, Destination, ErrorNote, LaneName, Nonce, Position, RequestId, UnixMs, WINDOW_MAX};
+use crate::words::{
+    AttemptHash, Destination, ErrorNote, LaneName, Nonce, Payload, Position, RequestId, UnixMs, WINDOW_MAX,
+};
 
 /// Whether a lane takes new parcels.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -186,6 +191,8 @@ pub(crate) enum Fate {
     Return(Option<ErrorNote>),
     /// They are dead letters, with their answers.
     Dead(ErrorNote),
+    /// A failure response takes the place of each.
+    Replaced(ErrorNote, Payload),
 }
 
 impl Parcel {
@@ -242,6 +249,9 @@ impl Parcel {
             (AttemptKind::Carry, Judgement::Done) => Fate::Done,
             (AttemptKind::Carry, Judgement::Again(error)) => Fate::Return(Some(error.clone())),
             (AttemptKind::Carry, Judgement::Failed(error)) => Fate::Dead(error.clone()),
+            (AttemptKind::Carry, Judgement::Replaced(error, response)) => {
+                Fate::Replaced(error.clone(), response.clone())
+            }
         }
     }
 
@@ -319,6 +329,7 @@ mod tests {
         let note = |text| ErrorNote::new(ErrorClass::Fatal, text);
         let dead = || AfterCancel::Dead(note("unwanted"));
         let at = |attempt, judgement| Sight::Final(block(attempt, 5), judgement);
+        let instead = || Judgement::Replaced(note("no"), Payload::raw("sorry"));
         let (carry, cancel) = (1, 2);
         let cases = [
             (None, at(cancel, Judgement::Done), Fate::Return(None)),
@@ -329,6 +340,8 @@ mod tests {
             (Some(dead()), at(carry, Judgement::Done), Fate::Done),
             (Some(dead()), at(carry, Judgement::Again(note("no"))), Fate::Return(Some(note("no")))),
             (Some(AfterCancel::Requeue), at(carry, Judgement::Failed(note("no"))), Fate::Dead(note("no"))),
+            (Some(dead()), at(carry, instead()), Fate::Replaced(note("no"), Payload::raw("sorry"))),
+            (Some(dead()), at(cancel, instead()), Fate::Dead(note("unwanted"))),
         ];
         for (cancel, sight, fate) in cases {
             let parcel = Parcel { cancel: cancel.clone(), ..parcel(Stage::Assigned) };

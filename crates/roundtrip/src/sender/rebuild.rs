@@ -196,7 +196,11 @@ fn fate(lane: LaneName, owner: Token, answer: &ReadyDelivery, past: &Past) -> Op
     let id = answer.id;
     match &past.judgement {
         Judgement::Done => Some(Op::Already(Already { lane, owner, id, answer: answer.answer })),
-        Judgement::Failed(error) => Some(Op::Reject(Reject { lane, owner, id, error: error.clone() })),
+        // Whether a failure response was sent too is not known, so a person decides.
+        Judgement::Failed(error) | Judgement::Replaced(error, _) => {
+            let (answer, error) = (answer.answer, error.clone());
+            Some(Op::Reject(Reject { lane, owner, id, answer, error, instead: None }))
+        }
         // It had no effect, and goes out again.
         Judgement::Again(_) => None,
     }

@@ -27,13 +27,16 @@ use super::broadcast::{Answered, Outgoing, next_answered};
 use super::chain::{Because, Cargo, Chain, Unreachable};
 use super::decide::{Fault, Memory, Patience, Plan, decide};
 use super::rebuild::Rebuild;
+use super::terms::RouteTerms;
 use crate::clock::Clock;
 use crate::persist;
 use crate::station::{Shutdown, StationError, seat_is_due};
 use crate::store::op::{Attempt, Effect, Judgement, LaneOrder, Lead, Op, Order, Outcome, Seat, Settle, Sight, Stale};
 use crate::store::query::{LaneView, ParcelView};
 use crate::store::{Changes, ReadExt, Store, Topic};
-use crate::words::{BATCH_OPS_MAX, Destination, HolderName, LaneName, Nonce, RequestId, Token, UnixMs};
+use crate::words::{
+    BATCH_BYTES_MAX, BATCH_OPS_MAX, Destination, HolderName, LaneName, Nonce, RequestId, RouteName, Token, UnixMs,
+};
 
 /// How many answers a lane puts off at most.
 const LATER_MAX: usize = 256;
@@ -87,7 +90,7 @@ impl QuarantineOn {
 }
 
 /// How a sender sends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct SenderOptions {
     /// In which order.
     pub order: SendOrder,
@@ -110,6 +113,8 @@ pub struct SenderOptions {
     pub poll: Duration,
     /// How long the outside may take to answer; then it is asked again.
     pub answer_within: Duration,
+    /// What routes have of their own.
+    pub routes: BTreeMap<RouteName, RouteTerms>,
 }
 
 impl Default for SenderOptions {
@@ -125,6 +130,7 @@ impl Default for SenderOptions {
             seat_ms: 15_000,
             poll: Duration::from_millis(500),
             answer_within: Duration::from_secs(10),
+            routes: BTreeMap::new(),
         }
     }
 }
@@ -307,7 +313,8 @@ impl Sender {
     /// Settles and sends again what is under way on a lane; answers what room there is.
     async fn look(&self, lane: &mut Held, token: Token) -> Result<Option<Room>, StationError> {
         let looked = Instant::now();
-        let Some(view) = self.view(&lane.name).await? else { return Ok(None) };
+        let Some(mut view) = self.view(&lane.name).await? else { return Ok(None) };
+        self.know_routes(lane, &mut view).await?;
         let parcel = |nonce: &Nonce| {
             let at = view.parcels.binary_search_by_key(nonce, |parcel| parcel.nonce).ok()?;
             view.parcels.get(at)
@@ -320,7 +327,9 @@ impl Sender {
                 return Ok(None);
             }
         };
-        let plan = decide(&view, &seen, &lane.memory, self.options.patience, self.clock.now());
+        let patience =
+            |parcel: Option<&ParcelView>| self.patience_with(parcel.and_then(|parcel| parcel.route.as_ref()));
+        let mut plan = decide(&view, &seen, &lane.memory, patience, self.clock.now());
         if plan.wants_other_bytes() && !lane.sending.is_empty() {
             // An answer that is still to come says whether those that were sent can be mined.
             self.hear_all(lane).await?;
@@ -331,6 +340,7 @@ impl Sender {
         lane.memory.highest = plan.highest;
         lane.stopped = view.status == LaneStatus::Stopped || plan.observe.is_some();
         let paused = matches!(view.status, LaneStatus::Paused { .. });
+        self.replace_failed(&mut plan, parcel).await?;
         if !self.settle(lane, token, &plan, paused).await? {
             return Ok(None);
         }
@@ -345,7 +355,8 @@ impl Sender {
         }
         for (nonce, because) in &plan.bump {
             let Some(parcel) = parcel(nonce) else { continue };
-            let requeue = self.options.on_timeout == OnTimeout::FillAndRequeue && *because == Because::Late;
+            let requeue =
+                self.on_timeout_of(parcel.route.as_ref()) == OnTimeout::FillAndRequeue && *because == Because::Late;
             if requeue && parcel.cancel.is_none() && !parcel.deliveries.is_empty() {
                 self.requeue(lane, parcel.nonce).await?;
             } else {
@@ -447,9 +458,8 @@ impl Sender {
         if let Some(outside) = plan.observe {
             tracing::error!(lane = %lane.name, outside = outside.0, "the chain has seen more of this lane than the store: it stops until reconciled");
         }
-        // A full window and its gaps may be more than one batch may hold.
-        for batch in ops.chunks(BATCH_OPS_MAX) {
-            let outcomes = persist::apply(&*self.store, batch.to_vec()).await?;
+        for batch in batches(ops) {
+            let outcomes = persist::apply(&*self.store, batch).await?;
             if !self.still_ours(lane, &outcomes) {
                 return Ok(false);
             }
@@ -486,6 +496,22 @@ impl Sender {
             tracing::warn!("the seats of lanes were not given up: they run out by themselves");
         }
     }
+}
+
+/// Cuts operations into batches that a store takes: a full window and its gaps may be more.
+fn batches(ops: Vec<Op>) -> Vec<Vec<Op>> {
+    let (mut batches, mut bytes) = (Vec::<Vec<Op>>::new(), 0);
+    for op in ops {
+        bytes += op.payload_bytes();
+        match batches.last_mut().filter(|batch| batch.len() < BATCH_OPS_MAX && bytes <= BATCH_BYTES_MAX) {
+            Some(batch) => batch.push(op),
+            None => {
+                bytes = op.payload_bytes();
+                batches.push(vec![op]);
+            }
+        }
+    }
+    batches
 }
 
 fn refused(what: &str, outcome: &Outcome) -> StationError {

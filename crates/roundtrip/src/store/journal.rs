@@ -166,4 +166,9 @@ pub enum Event {
     },
     /// Somebody outside remembers what the store does not.
     RolledBack,
+    /// Its answer can never be sent: a failure response takes its place.
+    Replaced {
+        /// Why.
+        error: ErrorNote,
+    },
 }

@@ -43,7 +43,8 @@ pub enum Op {
     Assign(Assign),
     /// A parcel goes onto a slot that was passed over.
     Fill(Fill),
-    /// A ready answer can never be sent: it becomes a dead letter.
+    /// A ready answer can never be sent: it becomes a dead letter, or a failure response takes
+    /// its place.
     Reject(Reject),
     /// A ready answer needs not be sent: it had its effect before.
     Already(Already),
@@ -104,6 +105,8 @@ impl Op {
                 op.response.bytes.len() + new(&op.follow_ups) + items
             }
             Op::Fail(Fail { verdict: Verdict::Dead { response: Some(response) }, .. }) => response.bytes.len(),
+            Op::Reject(Reject { instead: Some(response), .. }) => response.bytes.len(),
+            Op::Settle(Settle { sight: Sight::Final(_, Judgement::Replaced(_, response)), .. }) => response.bytes.len(),
             Op::Assign(op) => op.parcels.iter().map(|p| p.attempt.bytes.len()).sum(),
             Op::Fill(op) => op.parcel.attempt.bytes.len(),
             Op::Attempt(op) => op.attempt.bytes.len(),
@@ -478,7 +481,8 @@ pub struct NewParcel {
     pub attempt: SignedAttempt,
 }
 
-/// Makes a ready answer a dead letter before it is on any slot; the answer stays with it.
+/// Takes a ready answer that can never be sent out of the queue before it is on any slot: it
+/// is a dead letter, and keeps its answer; or a failure response is to be sent in its place.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Reject {
     /// The lane that it would have gone onto.
@@ -487,8 +491,13 @@ pub struct Reject {
     pub owner: Token,
     /// Which request's answer.
     pub id: RequestId,
+    /// Which answer, as [`ReadyDelivery::answer`](crate::store::query::ReadyDelivery::answer)
+    /// names it: another one stays where it is.
+    pub answer: Token,
     /// Why it can never be sent.
     pub error: ErrorNote,
+    /// What is to be sent in its place. A failure response has no other: it is a dead letter.
+    pub instead: Option<Payload>,
 }
 
 /// Ends a ready answer well before it is on any slot: the outside shows, beyond any reorg,
@@ -558,6 +567,9 @@ pub enum Judgement {
     Again(ErrorNote),
     /// It had no effect and never will.
     Failed(ErrorNote),
+    /// It had no effect and never will; this failure response is to be sent in place of each
+    /// delivery. One that is a failure response itself is a dead letter.
+    Replaced(ErrorNote, Payload),
 }
 
 /// Records what became of a delivery, after it was made. Only what is ready ends by it.

@@ -366,6 +366,9 @@ pub struct ParcelView {
     pub block: Option<Block>,
     /// Whether it is to be cancelled, and what becomes of its deliveries then.
     pub cancel: Option<AfterCancel>,
+    /// Whose answers it carries, if their route is sent on terms of its own. A store leaves it
+    /// out; a sender adds it.
+    pub route: Option<RouteName>,
 }
 
 /// An origin, and its clock.

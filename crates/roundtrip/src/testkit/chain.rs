@@ -38,6 +38,8 @@ pub struct Transaction {
     pub fee: u64,
     /// The requests that it answers.
     pub answers: Vec<RequestId>,
+    /// Those of them that it tells of a failure.
+    pub failures: Vec<RequestId>,
     /// Whose it is and what it is for.
     pub purpose: Purpose,
     /// Makes every signature another one.
@@ -106,7 +108,9 @@ struct State {
     reverting: BTreeSet<RequestId>,
     /// Requests whose answers make transactions this much longer.
     padding: BTreeMap<RequestId, usize>,
-    /// Requests that nothing can be signed for.
+    /// Requests whose answers never have an effect, unless they tell of a failure.
+    failing: BTreeSet<RequestId>,
+    /// Requests that nothing can be signed for but what tells of a failure.
     impossible: BTreeSet<RequestId>,
     /// Lanes whose answers the contract does not take.
     barred: BTreeSet<LaneName>,
@@ -253,7 +257,13 @@ impl TestChain {
         self.state().reverting = request.into_iter().collect();
     }
 
-    /// Nothing can ever be signed that answers this request.
+    /// Transactions that answer this request have no effect and never will, unless they tell of
+    /// a failure.
+    pub fn set_failing(&self, request: RequestId) {
+        self.state().failing.insert(request);
+    }
+
+    /// Nothing can ever be signed that answers this request, unless it tells of a failure.
     pub fn set_impossible(&self, request: RequestId) {
         self.state().impossible.insert(request);
     }
@@ -311,6 +321,16 @@ impl TestChain {
         answers
     }
 
+    /// The requests that the present chain tells of a failure, each as often as it does.
+    pub fn failures(&self) -> Vec<RequestId> {
+        let state = self.state();
+        let told = |block: &ChainBlock| {
+            let done = block.transactions.iter().filter(|transaction| !block.failed.contains(&transaction.hash()));
+            done.flat_map(|transaction| transaction.failures.clone()).collect::<Vec<_>>()
+        };
+        state.blocks.iter().flat_map(told).collect()
+    }
+
     /// Slots that wait although a slot below them is empty: nobody will ever mine them.
     pub fn gaps(&self) -> Vec<(LaneName, Nonce)> {
         let state = self.state();
@@ -346,14 +366,19 @@ impl State {
 
     fn outsider(&mut self, lane: &LaneName, nonce: Nonce, fee: u64) {
         self.salt += 1;
-        let (answers, padding) = Default::default();
+        let (answers, failures, padding) = Default::default();
         let (lane, salt, purpose) = (lane.clone(), self.salt, Purpose::Outsider);
-        self.pool.insert((lane.clone(), nonce), Transaction { lane, nonce, fee, answers, purpose, salt, padding });
+        let transaction = Transaction { lane: lane.clone(), nonce, fee, answers, failures, purpose, salt, padding };
+        self.pool.insert((lane, nonce), transaction);
     }
 
     fn reverts(&self, transaction: &Transaction) -> bool {
         let barred = !transaction.answers.is_empty() && self.barred.contains(&transaction.lane);
-        barred || transaction.answers.iter().any(|id| self.reverting.contains(id))
+        barred || self.fails(transaction) || transaction.answers.iter().any(|id| self.reverting.contains(id))
+    }
+
+    fn fails(&self, transaction: &Transaction) -> bool {
+        transaction.answers.iter().any(|id| self.failing.contains(id) && !transaction.failures.contains(id))
     }
 
     fn mine(&mut self) {
@@ -400,6 +425,7 @@ impl State {
             let (attempt, at) = (ours(transaction)?, block.at);
             let failed = block.failed.contains(&attempt);
             let judgement = match failed {
+                true if self.fails(transaction) => Judgement::Failed(ErrorNote::new(ErrorClass::Fatal, "never")),
                 true => Judgement::Again(ErrorNote::new(ErrorClass::Retryable, "no effect")),
                 false => Judgement::Done,
             };
@@ -427,21 +453,25 @@ impl State {
         if self.broke {
             return Err(Unsigned::Funds("nothing left".into()));
         }
-        let (answers, purpose, attempts): (Vec<RequestId>, Purpose, &[SignedAttempt]) = match cargo {
-            Cargo::Deliveries(ready) => (ready.iter().map(|delivery| delivery.id).collect(), Purpose::Carry, &[]),
+        type Carried<'a> = (Vec<RequestId>, Vec<RequestId>, Purpose, &'a [SignedAttempt]);
+        let (answers, failures, purpose, attempts): Carried<'_> = match cargo {
+            Cargo::Deliveries(ready) => {
+                let failures = ready.iter().filter(|delivery| delivery.failure).map(|delivery| delivery.id);
+                (ready.iter().map(|delivery| delivery.id).collect(), failures.collect(), Purpose::Carry, &[])
+            }
             Cargo::Dearer(attempts, _) => {
                 let last = attempts.last().and_then(read);
                 let last = last.ok_or_else(|| Unreachable("bytes of another chain".into()))?;
-                (last.answers, last.purpose, attempts)
+                (last.answers, last.failures, last.purpose, attempts)
             }
-            Cargo::Nothing(attempts) => (Vec::new(), Purpose::Cancel, attempts),
+            Cargo::Nothing(attempts) => (Vec::new(), Vec::new(), Purpose::Cancel, attempts),
         };
         if !answers.is_empty() && attempts.is_empty() && self.barred.contains(lane) {
             return Err(Unsigned::Lane("the contract takes nothing from it".into()));
         }
         let dearest = attempts.iter().filter_map(read).map(|known| known.fee).max();
         let fee = dearest.map_or(0, |fee| fee + fee.div_ceil(10)).max(self.base_fee);
-        if answers.iter().any(|id| self.impossible.contains(id)) {
+        if answers.iter().any(|id| self.impossible.contains(id) && !failures.contains(id)) {
             let why = "the contract would refuse it";
             // As on a real chain, a call that carries several does not tell which is to blame.
             return Err(match answers.len() {
@@ -454,7 +484,8 @@ impl State {
         }
         self.salt += 1;
         let padding = vec![0; answers.iter().filter_map(|id| self.padding.get(id)).sum()];
-        Ok(Transaction { lane: lane.clone(), nonce, fee, answers, purpose, salt: self.salt, padding }.signed())
+        let (lane, salt) = (lane.clone(), self.salt);
+        Ok(Transaction { lane, nonce, fee, answers, failures, purpose, salt, padding }.signed())
     }
 
     fn receive(&mut self, attempt: &SignedAttempt) -> Reception {

@@ -93,6 +93,12 @@ macro_rules! conformance {
                 a_forgotten_lease_costs_nothing
                 a_written_lease_survives_a_restart
             }
+            aside {
+                an_answer_that_can_never_be_sent_waits_for_a_person
+                a_failure_response_takes_the_place_of_an_answer
+                a_failure_response_has_the_length_of_a_payload
+                an_answer_that_is_done_already_ends_well
+            }
             send {
                 a_seat_has_one_holder
                 a_lane_is_written_by_its_holder_alone
@@ -100,8 +106,6 @@ macro_rules! conformance {
                 slots_are_consecutive
                 parcels_carry_what_is_ready_alone
                 a_window_bounds_what_is_under_way
-                an_answer_that_can_never_be_sent_waits_for_a_person
-                an_answer_that_is_done_already_ends_well
                 attempts_are_stored_before_they_are_sent
                 a_parcel_goes_through_its_stages
                 a_final_transaction_is_judged

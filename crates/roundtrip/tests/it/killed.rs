@@ -1,6 +1,6 @@
 //! The sender's process killed at every point where that could matter: before and after
 //! each commit, and before and after each broadcast, for a first send, a bump, a fill, a
-//! cancel and a rejection. Whoever starts next brings all of them to the same end.
+//! cancel, a rejection and a failure response. Whoever starts next brings all of them to the same end.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -8,14 +8,14 @@ use std::time::Duration;
 
 use roundtrip::inbox::StateKind;
 use roundtrip::sender::chain::{Broadcast, Cargo, Chain, ChainFuture, Sighting, Unsigned};
-use roundtrip::sender::{AttemptKind, Sender, SignedAttempt};
+use roundtrip::sender::{AttemptKind, FailureResponse, RouteTerms, Sender, SignedAttempt};
 use roundtrip::station::Shutdown;
 use roundtrip::store::journal::Event;
 use roundtrip::store::op::{AfterCancel, LaneOrder, Mend, Op, Order, Outcome, Remedy};
 use roundtrip::store::query::{ListFilter, ParcelView, Query, Reply};
 use roundtrip::store::{Changes, ReadExt, Store, StoreExt, StoreFuture, Topic};
-use roundtrip::testkit::samples::{destination, lane_named};
-use roundtrip::words::{ErrorClass, ErrorNote, LaneName, Nonce};
+use roundtrip::testkit::samples::{destination, id, lane_named, route};
+use roundtrip::words::{ErrorClass, ErrorNote, LaneName, Nonce, Payload};
 
 use crate::sender::{Running, Scene};
 
@@ -104,6 +104,10 @@ enum Plot {
     CancelAndDie,
     /// The first bytes are rejected; a person retries the dead letter.
     Reject,
+    /// The first answer can never be sent, and its route's failure response is, in its place.
+    ReplaceUnsigned,
+    /// The same, which only shows when its transaction is mined.
+    ReplaceMined,
 }
 
 struct Play {
@@ -125,6 +129,15 @@ impl Play {
         }
         if plot == Plot::Reject {
             scene.chain.reject_next(1);
+        }
+        if matches!(plot, Plot::ReplaceUnsigned | Plot::ReplaceMined) {
+            let failure = Some(FailureResponse::fixed(Payload::raw("sorry")));
+            scene.options.routes.insert(route(), RouteTerms { failure, ..RouteTerms::default() });
+        }
+        match plot {
+            Plot::ReplaceUnsigned => scene.chain.set_impossible(id(0)),
+            Plot::ReplaceMined => scene.chain.set_failing(id(0)),
+            _ => {}
         }
         scene.answered(0..3).await;
         Play { scene, plot, wished: false }
@@ -174,6 +187,9 @@ impl Play {
         assert_eq!((lane.parcels.len(), lane.settled, latest, settled), (0, lane.next, lane.next, lane.next));
         let slots = if self.plot == Plot::Bump { 3 } else { 5 };
         assert!(lane.next.0 <= slots, "{} slots for three answers", lane.next.0);
+        let replaces = matches!(self.plot, Plot::ReplaceUnsigned | Plot::ReplaceMined);
+        assert_eq!(self.scene.chain.failures(), if replaces { vec![id(0)] } else { vec![] });
+        assert!(!replaces || !self.happened(|event| matches!(event, Event::Died { .. })).await);
     }
 
     async fn happened(&self, event: impl Fn(&Event) -> bool) -> bool {
@@ -195,6 +211,8 @@ impl Play {
             Plot::CancelAndDie | Plot::Reject => {
                 self.happened(|event| matches!(event, Event::Died { .. })).await && cancels == 1
             }
+            Plot::ReplaceUnsigned => kinds.len() == 3 && cancels == 0,
+            Plot::ReplaceMined => kinds.len() == 4 && cancels == 0,
         }
     }
 }
@@ -256,6 +274,16 @@ async fn in_a_cancel_that_sends_it_again() {
 #[tokio::test(start_paused = true)]
 async fn in_a_cancel_that_makes_a_dead_letter() {
     kill_everywhere(Plot::CancelAndDie, 14).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn in_a_failure_response_to_what_could_not_be_signed() {
+    kill_everywhere(Plot::ReplaceUnsigned, 12).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn in_a_failure_response_to_what_had_no_effect() {
+    kill_everywhere(Plot::ReplaceMined, 14).await;
 }
 
 #[tokio::test(start_paused = true)]

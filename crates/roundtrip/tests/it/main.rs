@@ -37,6 +37,7 @@ mod simulation;
 #[cfg(feature = "sqlite")]
 mod sqlite;
 mod stations;
+mod terms;
 #[cfg(feature = "postgres")]
 mod views;
 #[cfg(feature = "webhook")]

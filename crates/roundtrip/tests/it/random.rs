@@ -10,9 +10,10 @@ use roundtrip::inbox::{Identity, Standing};
 use roundtrip::listener::Cursor;
 use roundtrip::sender::{AttemptKind, ParcelStage};
 use roundtrip::store::op::{
-    Admit, AfterCancel, Amend, Amendment, Answer, Assign, Attempt, ChainTick, Close, CursorMove, Define, Effect,
-    Extend, Fail, Fill, Gather, Grant, GroupPlan, Judgement, LaneOrder, Lead, Lease, Mend, NewParcel, NewRequest, Op,
-    Order, Outcome, Pause, Prune, Publish, PublishResult, Release, Remedy, Seat, Settle, Sight, Verdict,
+    Admit, AfterCancel, Already, Amend, Amendment, Answer, Assign, Attempt, ChainTick, Close, CursorMove, Define,
+    Effect, Extend, Fail, Fill, Gather, Grant, GroupPlan, Judgement, LaneOrder, Lead, Lease, Mend, NewParcel,
+    NewRequest, Op, Order, Outcome, Pause, Prune, Publish, PublishResult, Reject, Release, Remedy, Seat, Settle, Sight,
+    Verdict,
 };
 use roundtrip::store::policy::{Backoff, Gate, Horizon, OnDuplicate, QueueOrder, Rate, Retention, RoutePolicy};
 use roundtrip::store::query::{LaneView, ListFilter, ReadyDelivery, RequestView};
@@ -316,6 +317,8 @@ struct World {
     attempts: u64,
     live: Vec<RequestView>,
     ready: Vec<RequestId>,
+    /// Answers that are ready, or were.
+    aside: Vec<(RequestId, Token)>,
     /// What was ready for the destination without lanes, lately.
     courier: Vec<ReadyDelivery>,
     lanes: Vec<LaneView>,
@@ -334,6 +337,7 @@ impl World {
             attempts: 0,
             live: Vec::new(),
             ready: Vec::new(),
+            aside: Vec::new(),
             courier: Vec::new(),
             lanes: Vec::new(),
         }
@@ -342,7 +346,10 @@ impl World {
     async fn look(&mut self, bench: &Bench) {
         let store = bench.store();
         self.live = store.list(ListFilter { limit: 100, ..ListFilter::default() }).await.unwrap().requests;
-        self.ready = store.ready(destination(), 100).await.unwrap().into_iter().map(|ready| ready.id).collect();
+        let ready = store.ready(destination(), 100).await.unwrap();
+        self.ready = ready.iter().map(|ready| ready.id).collect();
+        self.aside.extend(ready.iter().map(|ready| (ready.id, ready.answer)));
+        self.aside.drain(..self.aside.len().saturating_sub(REMEMBERED));
         self.courier.extend(store.ready(other_destination(), 100).await.unwrap());
         self.courier.drain(..self.courier.len().saturating_sub(REMEMBERED));
         self.lanes.clear();
@@ -405,9 +412,10 @@ impl World {
             13..=17 => self.lease(dice),
             18..=22 => self.answer(dice),
             23..=25 => self.give_back(dice),
-            26..=28 => match dice.one_in(4) {
-                true => self.fill(dice),
-                false => self.assign(dice),
+            26..=28 => match dice.roll(8) {
+                0 | 1 => self.fill(dice),
+                2 => self.aside(dice),
+                _ => self.assign(dice),
             },
             29..=31 => self.settle(dice),
             32 => self.publish(dice),
@@ -596,6 +604,19 @@ impl World {
         Op::Fill(Fill { owner: self.token(dice, Seat::Lane(view.name.clone())), lane: view.name, nonce, parcel })
     }
 
+    /// A ready answer that gets no slot, sometimes one that was ready before.
+    fn aside(&mut self, dice: &mut Dice) -> Op {
+        let lane = dice.pick(&self.lanes).unwrap().name;
+        let owner = self.token(dice, Seat::Lane(lane.clone()));
+        let nobody = (id(0), Token { epoch: 1, count: 1 });
+        let (id, answer) = dice.pick(&self.aside).unwrap_or(nobody);
+        if dice.one_in(3) {
+            return Op::Already(Already { lane, owner, id, answer });
+        }
+        let instead = dice.one_in(2).then(|| Payload::raw("sorry"));
+        Op::Reject(Reject { lane, owner, id, answer, error: note(ErrorClass::Fatal), instead })
+    }
+
     fn settle(&mut self, dice: &mut Dice) -> Op {
         let view = dice.pick(&self.lanes).unwrap();
         let (lane, parcel) = (view.name, dice.pick(&view.parcels));
@@ -608,7 +629,8 @@ impl World {
         let known = parcel.as_ref().and_then(|parcel| dice.pick(&parcel.attempts)).map(|attempt| attempt.hash);
         let mut found = block(self.attempts, dice.roll(3));
         found.attempt = known.filter(|_| !dice.one_in(8)).unwrap_or(found.attempt);
-        let judgement = match dice.roll(4) {
+        let judgement = match dice.roll(5) {
+            4 => Judgement::Replaced(note(ErrorClass::Fatal), Payload::raw("sorry")),
             0 => Judgement::Again(note(ErrorClass::Retryable)),
             1 => Judgement::Failed(note(ErrorClass::Fatal)),
             _ => Judgement::Done,

@@ -13,18 +13,19 @@ use roundtrip::sender::{
 };
 use roundtrip::station::{Shutdown, StationError};
 use roundtrip::store::op::{
-    Admit, AfterCancel, Define, Effect, LaneOrder, Mend, NewRequest, Op, Order, Outcome, Remedy,
+    Admit, AfterCancel, Define, Effect, LaneOrder, Lease, Mend, NewRequest, Op, Order, Outcome, Remedy,
 };
-use roundtrip::store::policy::RoutePolicy;
 use roundtrip::store::query::{Found, LaneView, ParcelView, Query, Reply};
 use roundtrip::store::{Changes, MemoryStore, Options, ReadExt, Store, StoreExt, StoreFuture, Topic};
 use roundtrip::testkit::bench::START;
 use roundtrip::testkit::chain::{FINAL_DEPTH, Purpose, TestChain};
 use roundtrip::testkit::samples::{answer, destination, final_request, id, lane_named, lease, policy, route};
-use roundtrip::words::{ATTEMPTS_MAX, ErrorClass, ErrorNote, HolderName, LaneName, Nonce, PAYLOAD_BYTES_MAX, Payload};
+use roundtrip::words::{
+    ATTEMPTS_MAX, ErrorClass, ErrorNote, HolderName, LaneName, Nonce, PAYLOAD_BYTES_MAX, Payload, RouteName,
+};
 use tokio::task::JoinHandle;
 
-const BLOCK: Duration = Duration::from_secs(1);
+pub(crate) const BLOCK: Duration = Duration::from_secs(1);
 
 /// A store with answers that are ready, and the chain that they go to.
 pub(crate) struct Scene {
@@ -84,8 +85,7 @@ impl Scene {
     pub(crate) async fn new(lanes: &[&str]) -> Scene {
         let clock: Arc<dyn Clock> = Arc::new(TokioClock::starting_at(START));
         let store = Arc::new(MemoryStore::new(clock.clone(), Options::default()));
-        let policy = RoutePolicy { destination: Some(destination()), ..policy() };
-        store.apply_one(Define { route: route(), policy }).await.unwrap();
+        store.apply_one(Define { route: route(), policy: policy() }).await.unwrap();
         let patience = Patience { resend_ms: 3_000, bump_ms: 10_000 };
         let options = SenderOptions { patience, poll: BLOCK / 2, seat_ms: 5_000, ..SenderOptions::default() };
         let lanes = lanes.iter().map(|name| lane_named(name)).collect();
@@ -94,9 +94,16 @@ impl Scene {
 
     /// Requests that were answered and are ready to be sent.
     pub(crate) async fn answered(&self, numbers: std::ops::Range<u64>) {
-        let requests = numbers.map(final_request).collect();
+        self.answered_on(route(), numbers).await;
+    }
+
+    /// The same, on another route to the same destination.
+    pub(crate) async fn answered_on(&self, route: RouteName, numbers: std::ops::Range<u64>) {
+        self.store.apply_one(Define { route: route.clone(), policy: policy() }).await.unwrap();
+        let requests = numbers.map(|n| NewRequest { route: route.clone(), ..final_request(n) }).collect();
         self.store.apply_one(Op::Admit(Admit { cursor: None, requests })).await.unwrap();
-        let Outcome::Applied(Effect::Leased(grants)) = self.store.apply_one(lease(1000)).await.unwrap() else {
+        let leased = self.store.apply_one(Lease { route, ..lease(1000) }).await.unwrap();
+        let Outcome::Applied(Effect::Leased(grants)) = leased else {
             panic!("nothing was leased");
         };
         self.store.apply(grants.iter().map(|grant| Op::Answer(answer(grant))).collect()).await.unwrap();
@@ -110,7 +117,7 @@ impl Scene {
             holder: HolderName::new(name).unwrap(),
             destination: destination(),
             lanes: self.lanes.clone(),
-            options: self.options,
+            options: self.options.clone(),
             rebuild: self.rebuild.clone(),
         }
     }

@@ -2,7 +2,7 @@
 use super::*;
 use crate::sender::SignedAttempt;
 use crate::store::op::AfterCancel;
-use crate::words::{AttemptHash, Destination, ErrorClass, ErrorNote, Height, LaneName, Position};
+use crate::words::{AttemptHash, Destination, ErrorClass, ErrorNote, Height, LaneName, Position, RouteName};
 
 const NOW: UnixMs = UnixMs(1_000_000);
 const PATIENCE: Patience = Patience { resend_ms: 100, bump_ms: 1000 };
@@ -18,8 +18,8 @@ fn hash(nonce: u64) -> AttemptHash {
 fn parcel(nonce: u64, stage: ParcelStage, height: Option<u64>) -> ParcelView {
     let attempt = SignedAttempt { hash: hash(nonce), kind: AttemptKind::Carry, bytes: bytes::Bytes::new() };
     let block = height.map(|height| Block { attempt: hash(nonce), at: at(height) });
-    let deliveries = Vec::new();
-    ParcelView { nonce: Nonce(nonce), deliveries, attempts: vec![attempt], stage, block, cancel: None }
+    let (deliveries, attempts) = (Vec::new(), vec![attempt]);
+    ParcelView { nonce: Nonce(nonce), deliveries, attempts, stage, block, cancel: None, route: None }
 }
 
 fn lane(parcels: Vec<ParcelView>, status: LaneStatus) -> LaneView {
@@ -46,7 +46,7 @@ fn seen(head: u64, slots: [u64; 3], mined: Vec<Mined>) -> Sighting {
 }
 
 fn plan(parcels: Vec<ParcelView>, seen: &Sighting) -> Plan {
-    decide(&lane(parcels, LaneStatus::Active), seen, &Memory::default(), PATIENCE, NOW)
+    decide(&lane(parcels, LaneStatus::Active), seen, &Memory::default(), |_| PATIENCE, NOW)
 }
 
 /// One parcel on slot 5, and what a look at it comes to.
@@ -102,10 +102,30 @@ fn what_is_not_mined_is_sent_again_and_only_the_lowest_gets_dearer() {
         ("the others are sent again", &[(5, 100, 1000), (6, 100, 1000), (7, 1, 1)], &[6], Some(5)),
     ];
     for (name, ages, resend, bump) in cases {
-        let plan = decide(&lane, &seen, &sent(ages), PATIENCE, NOW);
+        let plan = decide(&lane, &seen, &sent(ages), |_| PATIENCE, NOW);
         let resend: Vec<Nonce> = resend.iter().copied().map(Nonce).collect();
         let bump: Vec<_> = bump.map(|nonce| (Nonce(nonce), Because::Late)).into_iter().collect();
         assert_eq!((plan.resend, plan.bump), (resend, bump), "{name}");
+    }
+}
+
+/// The lowest slot, last sent at its price 500 ms ago, and how long it takes until it is late.
+#[test]
+fn a_parcel_is_late_by_its_own_terms() {
+    let slow = RouteName::new("slow").unwrap();
+    let parcels = |lowest: Option<&RouteName>| {
+        let lowest = ParcelView { route: lowest.cloned(), ..parcel(5, ParcelStage::Assigned, None) };
+        vec![lowest, ParcelView { route: Some(slow.clone()), ..parcel(6, ParcelStage::Assigned, None) }]
+    };
+    let patience = |parcel: Option<&ParcelView>| match parcel.and_then(|parcel| parcel.route.as_ref()) {
+        Some(_) => Patience { bump_ms: 501, ..PATIENCE },
+        None => Patience { bump_ms: 500, ..PATIENCE },
+    };
+    let seen = seen(20, [7, 5, 5], vec![]);
+    for (route, bump) in [(None, vec![(Nonce(5), Because::Late)]), (Some(&slow), vec![])] {
+        let lane = lane(parcels(route), LaneStatus::Active);
+        let plan = decide(&lane, &seen, &sent(&[(5, 1, 500), (6, 1, 9_000)]), patience, NOW);
+        assert_eq!(plan.bump, bump, "{route:?}");
     }
 }
 
@@ -138,7 +158,7 @@ fn dearer_bytes_have_a_reason_and_a_pace() {
         ("nothing was sent yet", &[5, 6], Memory::default(), &[]),
     ];
     for (name, slots, memory, bump) in cases {
-        let plan = decide(&lane, &below(slots), &memory, PATIENCE, NOW);
+        let plan = decide(&lane, &below(slots), &memory, |_| PATIENCE, NOW);
         let bump: Vec<_> = bump.iter().map(|&(nonce, because)| (Nonce(nonce), because)).collect();
         assert_eq!(plan.bump, bump, "{name}");
     }
@@ -151,7 +171,7 @@ fn only_so_many_slots_get_dearer_bytes_at_once() {
         lane(slots.clone().map(|nonce| parcel(nonce, ParcelStage::Assigned, None)).collect(), LaneStatus::Active);
     let below = Sighting { below: slots.clone().map(Nonce).collect(), ..seen(20, [205, 5, 5], vec![]) };
     let ages: Vec<(u64, u64, u64)> = slots.map(|nonce| (nonce, 1, 1000)).collect();
-    let plan = decide(&lane, &below, &sent(&ages), PATIENCE, NOW);
+    let plan = decide(&lane, &below, &sent(&ages), |_| PATIENCE, NOW);
     assert_eq!((plan.bump.len(), plan.bump[0]), (BUMPS_MAX, (Nonce(5), Because::Below)));
 }
 
@@ -174,7 +194,7 @@ fn a_lane_that_cannot_pay_is_tried_again_when_it_is_funded() {
     ];
     for (name, status, broke, funds, kept, resume) in cases {
         let memory = Memory { broke, ..Memory::default() };
-        let plan = decide(&lane(Vec::new(), status), &look(funds), &memory, PATIENCE, NOW);
+        let plan = decide(&lane(Vec::new(), status), &look(funds), &memory, |_| PATIENCE, NOW);
         assert_eq!((plan.broke, plan.resume), (kept, resume), "{name}");
     }
 }
@@ -193,7 +213,7 @@ fn there_is_room_on_active_lanes_that_the_outside_knows_nothing_more_of() {
     ];
     for (status, pending, room, observe) in cases {
         let lane = lane(vec![parcel(5, ParcelStage::Assigned, None)], status.clone());
-        let plan = decide(&lane, &seen(20, [pending, 5, 5], vec![]), &Memory::default(), PATIENCE, NOW);
+        let plan = decide(&lane, &seen(20, [pending, 5, 5], vec![]), &Memory::default(), |_| PATIENCE, NOW);
         assert_eq!((plan.room, plan.observe), (room, observe), "{status:?}");
     }
 }
@@ -227,7 +247,7 @@ fn slots_that_were_passed_over_are_filled_when_they_stay_empty() {
         let remembered = |gaps: Gaps| gaps.iter().map(|&(nonce, ms)| (Nonce(nonce), ago(ms))).collect();
         let memory = Memory { gaps: remembered(known), ..Memory::default() };
         let lane = LaneView { settled: Nonce(settled), ..lane(parcels(), status) };
-        let plan = decide(&lane, &seen(20, slots, vec![]), &memory, PATIENCE, NOW);
+        let plan = decide(&lane, &seen(20, slots, vec![]), &memory, |_| PATIENCE, NOW);
         assert_eq!(plan.gaps, remembered(watched), "{name}");
         assert_eq!(numbers(&plan.fill), filled, "{name}");
     }
@@ -237,13 +257,13 @@ fn slots_that_were_passed_over_are_filled_when_they_stay_empty() {
 fn filling_is_bounded_and_never_ahead_of_the_store() {
     let wide = LaneView { next: Nonce(u64::MAX), ..lane(Vec::new(), LaneStatus::Active) };
     let look = seen(20, [3, 3, 3], vec![]);
-    let first = decide(&wide, &look, &Memory::default(), PATIENCE, NOW);
+    let first = decide(&wide, &look, &Memory::default(), |_| PATIENCE, NOW);
     assert_eq!((first.gaps.len(), first.fill.len()), (GAPS_WATCHED_MAX, 0));
     let memory = Memory { gaps: first.gaps, ..Memory::default() };
-    let later = decide(&wide, &look, &memory, PATIENCE, NOW.plus(PATIENCE.resend_ms));
+    let later = decide(&wide, &look, &memory, |_| PATIENCE, NOW.plus(PATIENCE.resend_ms));
     assert_eq!(numbers(&later.fill), (3..19).collect::<Vec<_>>());
     let ahead = LaneView { next: Nonce(6), ..lane(Vec::new(), LaneStatus::Active) };
-    let plan = decide(&ahead, &seen(20, [7, 3, 3], vec![]), &memory, PATIENCE, NOW.plus(PATIENCE.resend_ms));
+    let plan = decide(&ahead, &seen(20, [7, 3, 3], vec![]), &memory, |_| PATIENCE, NOW.plus(PATIENCE.resend_ms));
     assert_eq!((plan.observe, plan.fill), (Some(Nonce(7)), vec![]), "the lane is about to stop");
 }
 
@@ -279,7 +299,7 @@ fn what_is_to_be_cancelled_gets_the_bytes_for_it() {
         ("somebody has the slot", carry(), seen(20, [6, 6, 5], vec![]), Memory::default(), &[], &[], None),
     ];
     for (name, parcel, seen, memory, cancel, resend, bump) in cases {
-        let plan = decide(&lane(vec![parcel], LaneStatus::Active), &seen, &memory, PATIENCE, NOW);
+        let plan = decide(&lane(vec![parcel], LaneStatus::Active), &seen, &memory, |_| PATIENCE, NOW);
         let done = (numbers(&plan.cancel), numbers(&plan.resend), plan.bump);
         let bump: Vec<_> = bump.map(|nonce| (Nonce(nonce), Because::Late)).into_iter().collect();
         assert_eq!(done, (cancel.to_vec(), resend.to_vec(), bump), "{name}");
@@ -321,7 +341,7 @@ fn less_than_is_settled_breaks_the_word_of_a_chain_only_above_what_was_seen() {
     ];
     for (name, head, latest, highest, remembered, took_back) in cases {
         let memory = Memory { highest: highest.map(Height), ..Memory::default() };
-        let plan = decide(&settled(), &seen(head, [latest, latest, latest], vec![]), &memory, PATIENCE, NOW);
+        let plan = decide(&settled(), &seen(head, [latest, latest, latest], vec![]), &memory, |_| PATIENCE, NOW);
         assert_eq!((plan.highest, plan.took_back), (remembered.map(Height), took_back), "{name}");
     }
 }

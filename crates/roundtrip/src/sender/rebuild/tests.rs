@@ -19,6 +19,7 @@ fn lane(parcels: usize) -> LaneView {
         stage: ParcelStage::Assigned,
         block: None,
         cancel: None,
+        route: None,
     };
     LaneView {
         name: LaneName::new("lane").unwrap(),

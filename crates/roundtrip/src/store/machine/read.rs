@@ -290,6 +290,7 @@ fn parcel_view(nonce: Nonce, parcel: &Parcel) -> ParcelView {
         stage: parcel.stage.kind(),
         block,
         cancel: parcel.cancel.clone(),
+        route: None,
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 
+use super::admit::check_payload;
 use super::{Machine, NAMES_MAX, Slot};
 use crate::inbox::{End, State, StateKind};
 use crate::outbox::{Delivery, LaneNo};
@@ -10,12 +11,12 @@ use crate::store::Topic;
 use crate::store::disk::{ColdReceipt, Disk, Fixture, Tenure};
 use crate::store::journal::{Event, Subject};
 use crate::store::op::{
-    AfterCancel, Already, Assign, Attempt, Effect, Fill, Full, Invalid, LaneOrder, Lead, Missing, NewParcel, Order,
-    Outcome, Reject, Seat, Settle, Stale,
+    AfterCancel, Already, Assign, Attempt, Effect, Fill, Full, Invalid, Judgement, LaneOrder, Lead, Missing, NewParcel,
+    Order, Outcome, Reject, Seat, Settle, Sight, Stale,
 };
 use crate::words::{
-    ASSIGN_MAX, ATTEMPTS_MAX, ErrorNote, HOLD_MS_MAX, LaneName, Nonce, PARCEL_MAX, PAYLOAD_BYTES_MAX, RequestId, Token,
-    UnixMs, WINDOW_MAX,
+    ASSIGN_MAX, ATTEMPTS_MAX, ErrorNote, HOLD_MS_MAX, LaneName, Nonce, PARCEL_MAX, PAYLOAD_BYTES_MAX, Payload,
+    RequestId, Token, UnixMs, WINDOW_MAX,
 };
 
 impl Machine {
@@ -325,19 +326,40 @@ impl Machine {
     pub(super) fn reject<D: Disk>(&mut self, disk: &mut D, op: Reject) -> Result<Outcome, Outcome> {
         let no = self.lane_no(&op.lane)?;
         self.check_seat(&Seat::Lane(op.lane), op.owner)?;
+        op.instead.as_ref().map_or(Ok(()), check_payload)?;
         let slot = self.live(disk, &op.id, |kind| Stale::Delivery(op.id, kind))?;
         let request = self.requests.get(slot);
         if self.route(request.route).policy.destination.as_ref() != Some(&self.lanes[usize::from(no.0)].destination) {
             return Err(Outcome::Invalid(Invalid::OtherDestination(op.id)));
         }
         match &request.state {
-            State::Answered(answer) if answer.delivery == Delivery::Ready => {
-                self.die(slot, ErrorNote::new(op.error.class, &op.error.text));
-                Ok(Outcome::Applied(Effect::Now(StateKind::Dead)))
+            State::Answered(answer) if answer.delivery == Delivery::Ready && answer.token == op.answer => {
+                let (seq, error) = (request.seq, ErrorNote::new(op.error.class, &op.error.text));
+                match &op.instead {
+                    Some(response) => self.replace_answer(disk, slot, error, response),
+                    None => self.die(slot, error),
+                }
+                Ok(Outcome::Applied(Effect::Now(self.kind_unless(slot, seq, StateKind::Dead))))
             }
-            State::Dead(letter) if letter.answer.is_some() => Ok(Outcome::Duplicate(Effect::Now(StateKind::Dead))),
+            State::Dead(letter) if letter.answer.as_ref().is_some_and(|answer| answer.token == op.answer) => {
+                Ok(Outcome::Duplicate(Effect::Now(StateKind::Dead)))
+            }
             _ => Err(Outcome::Stale(Stale::Delivery(op.id, self.kind(request)))),
         }
+    }
+
+    /// Records a failure response in place of an answer that can never be sent, under a token
+    /// of its own: what is said of the old answer again says nothing of this one.
+    fn replace_answer<D: Disk>(&mut self, disk: &mut D, slot: Slot, error: ErrorNote, response: &Payload) {
+        let request = self.requests.get(slot);
+        if matches!(&request.state, State::Answered(answer) if answer.failure) {
+            return self.die(slot, error);
+        }
+        disk.void_answer(request.seq);
+        self.note(slot, Event::Replaced { error: error.clone() });
+        self.change(slot, |request, _, _| request.error = Some(Box::new(error)));
+        let token = self.token();
+        self.record(disk, slot, token, response, true);
     }
 
     /// Ends a ready answer that the outside shows to be done.
@@ -402,6 +424,9 @@ impl Machine {
     pub(super) fn settle<D: Disk>(&mut self, disk: &mut D, op: Settle) -> Result<Outcome, Outcome> {
         let no = self.lane_no(&op.lane)?;
         self.check_seat(&Seat::Lane(op.lane), op.owner)?;
+        if let Sight::Final(_, Judgement::Replaced(_, response)) = &op.sight {
+            check_payload(response)?;
+        }
         let lane = self.lane_mut(no);
         let Some(parcel) = lane.parcels.get(&op.nonce) else {
             let ended = op.nonce < lane.settled;
@@ -450,6 +475,7 @@ impl Machine {
             match &fate {
                 Fate::Done => self.finish(disk, slot),
                 Fate::Dead(error) => self.die(slot, error.clone()),
+                Fate::Replaced(error, response) => self.replace_answer(disk, slot, error.clone(), response),
                 Fate::Return(error) => {
                     self.note(slot, Event::Returned { error: error.clone() });
                     self.change_and_regate(disk, slot, |request, _| {

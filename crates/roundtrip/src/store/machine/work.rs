@@ -207,8 +207,15 @@ impl Machine {
         Err(Outcome::Stale(Stale::Superseded))
     }
 
-    /// Records a response under a lease, and lets it out if it may go.
-    fn record<D: Disk>(&mut self, disk: &mut D, slot: Slot, token: Token, response: &Payload, failure: bool) {
+    /// Records a response under this token, and lets it out if it may go.
+    pub(super) fn record<D: Disk>(
+        &mut self,
+        disk: &mut D,
+        slot: Slot,
+        token: Token,
+        response: &Payload,
+        failure: bool,
+    ) {
         let request = self.requests.get(slot);
         let head =
             AnswerHead { token, failure, attempts: request.attempts, crashes: request.crashes, entry: self.high.entry };

@@ -2,6 +2,7 @@
 
 pub mod admit;
 pub mod amend;
+pub mod aside;
 pub mod groups;
 pub mod identity;
 pub mod limits;

@@ -3,8 +3,8 @@
 use crate::inbox::StateKind;
 use crate::sender::{AttemptKind, LaneStatus, ParcelStage};
 use crate::store::op::{
-    AfterCancel, Already, Define, Effect, Fail, Full, Invalid, Judgement, LaneOrder, Lead, Missing, NewRequest, Op,
-    Order, Outcome, Reject, Remedy, Seat, Sight, Stale, Verdict,
+    AfterCancel, Define, Effect, Fail, Full, Invalid, Judgement, LaneOrder, Lead, Missing, NewRequest, Op, Order,
+    Outcome, Remedy, Seat, Sight, Stale, Verdict,
 };
 use crate::store::policy::RoutePolicy;
 use crate::store::query::LaneView;
@@ -537,58 +537,6 @@ pub async fn a_cancel_is_a_wish(mut bench: Bench) {
         }
     }
     assert_eq!(bench.applied(mend(1, Remedy::Retry)).await, Effect::Now(StateKind::Ready));
-}
-
-/// An answer that can never be sent is a dead letter before it has a slot, and is sent
-/// after all when a person says so.
-pub async fn an_answer_that_can_never_be_sent_waits_for_a_person(mut bench: Bench) {
-    bench.define(policy()).await;
-    let owner = bench.open_lane(8).await;
-    bench.assigned(owner, 0, 1).await;
-    bench.answered(2).await;
-    let reject = |n| Reject { lane: lane(), owner, id: id(n), error: note(ErrorClass::Fatal) };
-    let sent = Outcome::Stale(Stale::Delivery(id(1), StateKind::Assigned));
-    assert_eq!(bench.apply(reject(1)).await, sent, "what is on a slot is the outside's to decide");
-    assert_eq!(bench.apply(reject(3)).await, Outcome::NotFound(Missing::Request(id(3))));
-    let stranger = Token { count: owner.count + 1000, ..owner };
-    let refused = bench.apply(Reject { owner: stranger, ..reject(2) }).await;
-    assert!(matches!(refused, Outcome::Stale(Stale::Seat { .. })), "{refused:?}");
-    assert_eq!(bench.applied(reject(2)).await, Effect::Now(StateKind::Dead));
-    bench.restart().await;
-    assert_eq!(bench.apply(reject(2)).await, Outcome::Duplicate(Effect::Now(StateKind::Dead)));
-    assert_eq!(lane_view(&bench).await.next, Nonce(1), "no slot was used");
-    let (view, bodies) = bench.live(2).await;
-    assert_eq!((view.error, bodies.response), (Some(note(ErrorClass::Fatal)), Some(response())));
-    bench.applied(mend(2, Remedy::Retry)).await;
-    bench.applied(assign(owner, 1, vec![parcel(&[2], signed(2, Carry))])).await;
-    assert_eq!(bench.state(2).await, Some(StateKind::Assigned));
-}
-
-/// An answer that the outside shows to be done ends well before it has a slot, and only the
-/// answer that was meant.
-pub async fn an_answer_that_is_done_already_ends_well(mut bench: Bench) {
-    bench.define(policy()).await;
-    let owner = bench.open_lane(8).await;
-    bench.assigned(owner, 0, 1).await;
-    bench.answered(2).await;
-    let ready = must(bench.store().ready(destination(), 10).await, "ready");
-    let Some(answer) = ready.iter().find(|delivery| delivery.id == id(2)).map(|delivery| delivery.answer) else {
-        panic!("the answer is ready")
-    };
-    let already = |n| Already { lane: lane(), owner, id: id(n), answer };
-    let sent = Outcome::Stale(Stale::Delivery(id(1), StateKind::Assigned));
-    assert_eq!(bench.apply(already(1)).await, sent, "what is on a slot is the outside's to decide");
-    assert_eq!(bench.apply(already(3)).await, Outcome::NotFound(Missing::Request(id(3))));
-    let other = Token { count: answer.count + 1000, ..answer };
-    let stale = Outcome::Stale(Stale::Delivery(id(2), StateKind::Ready));
-    assert_eq!(bench.apply(Already { answer: other, ..already(2) }).await, stale, "another answer");
-    let stranger = Token { count: owner.count + 1000, ..owner };
-    let refused = bench.apply(Already { owner: stranger, ..already(2) }).await;
-    assert!(matches!(refused, Outcome::Stale(Stale::Seat { .. })), "{refused:?}");
-    assert_eq!(bench.applied(already(2)).await, Effect::Now(StateKind::Settled));
-    bench.restart().await;
-    assert_eq!(bench.apply(already(2)).await, Outcome::Duplicate(Effect::Now(StateKind::Settled)));
-    assert_eq!(lane_view(&bench).await.next, Nonce(1), "no slot was used");
 }
 
 /// A quarantine ends by itself.
