@@ -8,6 +8,7 @@
 //!   lanes:               [ machine ] ◀──▶ two senders ──▶ chain        (path.rs)
 //!   rollback: origin ──▶ [ machine ] ◀──▶ sender ──▶ chain, and an older disk
 //!   turns:               [ machine ] ◀──▶ workers, by key and by vote  (turns.rs)
+//!   aside:               [ machine ] ◀──▶ two senders ◀── chain        (aside.rs)
 //!   deliver:             [ machine ] ◀──▶ two couriers ──▶ sink        (deliver.rs)
 //!   window:   items ──▶ [ machine ] ◀── count and timer                (window.rs)
 //! ```
@@ -18,6 +19,7 @@
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod aside;
 mod deliver;
 mod embedded;
 mod intake;
@@ -32,6 +34,7 @@ use std::time::Instant;
 use stateright::{Checker, HasDiscoveries, Model};
 
 use crate::words::Payload;
+use aside::Aside;
 use deliver::Deliver;
 use intake::{Intake, Shown};
 use path::{Asks, HONEST, Path, Protocol};
@@ -370,6 +373,59 @@ fn votes_are_counted_while_the_chain_changes() {
     let faults = turns::Faults { crashes: 1, reorgs: 3, leases: 2, waits: 1, ..turns::CALM };
     holds("turns: three votes, two needed, reorgs, crash", turns(3, 2, faults), 2000);
     witness.saw(&["nobody's turn", "a stale token was refused"]);
+}
+
+fn aside(refuses: bool, faults: aside::Faults, witness: &Witness) -> Aside {
+    Aside { refuses, faults, protocol: aside::Protocol::Honest, witness: witness.clone() }
+}
+
+#[test]
+fn what_somebody_else_did_gets_no_slot() {
+    let witness = Witness::default();
+    let faults = aside::Faults { others: 1, reorgs: 1, crashes: 1, lost: 1, ..Default::default() };
+    holds("aside: somebody else, reorg, crash, lost", aside(false, faults, &witness), 500);
+    let faults = aside::Faults { others: 1, changes: 1, copies: 1, ..Default::default() };
+    holds("aside: somebody else, change, copies", aside(false, faults, &witness), 500);
+    let faults = aside::Faults { others: 1, waits: 1, copies: 1, ..Default::default() };
+    holds("aside: somebody else, two owners, copies", aside(false, faults, &witness), 500);
+    witness.saw(&[
+        "what was done already ended without a slot",
+        "what was said of another answer did nothing",
+        "what is on a slot was left there",
+        "a sender without the seat was refused",
+        "a repeat was recognised",
+    ]);
+}
+
+#[test]
+fn what_is_refused_for_good_is_answered_by_a_failure_response() {
+    let witness = Witness::default();
+    let faults = aside::Faults { crashes: 1, lost: 1, copies: 1, ..Default::default() };
+    holds("aside: refused, crash, lost, copies", aside(true, faults, &witness), 500);
+    let faults = aside::Faults { waits: 1, copies: 1, ..Default::default() };
+    holds("aside: refused, two owners, copies", aside(true, faults, &witness), 500);
+    let faults = aside::Faults { changes: 1, copies: 1, ..Default::default() };
+    holds("aside: refused, change, copies", aside(true, faults, &witness), 500);
+    witness.saw(&[
+        "a failure response took an answer's place before it had a slot",
+        "a failure response took the place of what was mined",
+        "what was said of another answer did nothing",
+        "a sender without the seat was refused",
+    ]);
+}
+
+#[test]
+fn a_wrong_word_about_an_answer_is_found_out() {
+    use aside::{Faults, Protocol};
+    let wrong = |protocol, refuses, faults| Aside { protocol, ..aside(refuses, faults, &Witness::default()) };
+    let ends = "it ends with what the outside shows";
+    let reorg = Faults { others: 1, reorgs: 1, ..Default::default() };
+    fails("a sender that believes the newest block", wrong(Protocol::BelievesTheHead, false, reorg), ends);
+    let change = Faults { others: 1, changes: 1, ..Default::default() };
+    fails("a sender that ends another answer", wrong(Protocol::NamesTheNewest, false, change), ends);
+    let lost = Faults { lost: 1, ..Default::default() };
+    let nobody = "nobody has to look into it";
+    fails("a sender that gives up what took the place", wrong(Protocol::NamesTheNewest, true, lost), nobody);
 }
 
 fn deliver(faults: deliver::Faults, witness: &Witness) -> Deliver {
