@@ -1,4 +1,4 @@
-# demo   answers 1,000 requests of a development chain by transactions, killed on the way
+# demo   answers 1,000 requests of a development chain by transactions, killed on the way; KEEP=1 leaves it running
 # test   everything that must hold, in short seeded forms; what CI runs
 # soak   the same at the stated sizes; takes long
 # bench  speed as ratios beside floors; QUICK=1 takes under three minutes
@@ -12,7 +12,8 @@ tools:
 	@./scripts/install-tools
 
 demo: tools
-	$(CARGO) run --release -p roundtrip-evm --features testkit --example demo
+	$(CARGO) build --release -p roundtrip-server --bin roundtrip --example demo
+	KEEP=$(KEEP) $${CARGO_TARGET_DIR:-target}/release/examples/demo
 
 test: tools
 	$(CARGO) fmt --all --check

@@ -559,6 +559,7 @@ impl From<Entry> for WireEntry {
             }
             Event::Published { destination } => detailed("delivered", destination.to_string()),
             Event::Died { error } => detailed("died", error.text.to_string()),
+            Event::Replaced { error } => detailed("replaced", error.text.to_string()),
             Event::Rearmed => bare("rearmed"),
             Event::Ended { end } => detailed("ended", format!("{end:?}").to_lowercase()),
             Event::LaneStatus { status } => detailed("lane_status", status_of(&status).0.to_owned()),

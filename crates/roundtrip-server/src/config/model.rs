@@ -415,6 +415,9 @@ pub struct RouteConfig {
     /// Where its answers go: the name of a destination. Without one, an answer ends the request and is not kept.
     #[serde(default)]
     pub to: Option<String>,
+    /// What its transactions have of their own, where the destination is a contract.
+    #[serde(default)]
+    pub sending: Option<SendingConfig>,
     /// Events of a chain that are requests.
     #[serde(default)]
     pub events: Vec<EventConfig>,
@@ -493,6 +496,29 @@ pub struct RouteConfig {
     /// For how long a dead letter waits for a person.
     #[serde(default = "keep_dead")]
     pub keep_dead: Span,
+}
+
+/// What the transactions of one route have of their own; what is not said is as for the destination. They
+/// share no transaction with answers of other routes.
+#[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SendingConfig {
+    /// How many blocks, its own counted, make a transaction what users call settled.
+    #[serde(default)]
+    pub confirmations: Option<u64>,
+    /// After how long a transaction that is not mined is late.
+    #[serde(default)]
+    pub timeout: Option<Span>,
+    /// What is done about a late one.
+    #[serde(default)]
+    pub on_timeout: Option<OnTimeoutConfig>,
+    /// What refusals of the contract mean.
+    #[serde(default)]
+    pub outcomes: Option<BTreeMap<String, Outcome>>,
+    /// What is sent, as a response, in place of an answer that is refused for good; without it, such an answer is
+    /// a dead letter.
+    #[serde(default)]
+    pub failure_response: Option<Value>,
 }
 
 fn yes() -> bool {

@@ -7,18 +7,18 @@ use std::sync::Arc;
 use roundtrip::clock::Clock;
 use roundtrip::outbox::{CourierOptions, Endpoint, RedisListSink, WebhookOptions, WebhookSink};
 use roundtrip::relay::Relay;
-use roundtrip::sender::{OnTimeout, Patience, QuarantineOn, SendOrder, SenderOptions};
+use roundtrip::sender::{FailureResponse, OnTimeout, Patience, QuarantineOn, RouteTerms, SendOrder, SenderOptions};
 use roundtrip::store::Store;
 use roundtrip::store::projection::Template;
-use roundtrip::words::{Destination, HolderName, LaneName, ParseError};
+use roundtrip::words::{Destination, HolderName, LaneName, ParseError, Payload, RouteName};
 use roundtrip_evm::sender::LaneSigner;
-use roundtrip_evm::{ContractCall, EvmChain, EvmChainOptions, Gas, Outcomes, SignerSource};
+use roundtrip_evm::{ContractCall, EvmChain, EvmChainOptions, EvmRoute, Gas, Outcome, Outcomes, SignerSource};
 
 use super::routes::{address, nodes};
 use super::{Findings, Plan};
 use crate::config::{
     ChainConfig, DestinationConfig, Fault, KeepConfig, ListSinkConfig, Loaded, OnTimeoutConfig, QuarantineConfig,
-    SendOrderConfig, TransactionsConfig, WebhookConfig,
+    SendOrderConfig, Span, TransactionsConfig, WebhookConfig,
 };
 use crate::run::read_secret;
 use crate::shelf::Shelf;
@@ -47,6 +47,7 @@ pub struct Transactions {
     options: EvmChainOptions,
     send: SenderOptions,
     outcomes: Outcomes,
+    apart: Vec<(RouteName, EvmRoute)>,
     lanes: Vec<(String, SignerSource)>,
 }
 
@@ -105,11 +106,8 @@ fn transactions(
             None => Some(call),
         }
     });
-    let mut outcomes = Outcomes::new();
-    for (refusal, outcome) in &config.outcomes {
-        let path = ["destinations", name, "transactions", "outcomes", refusal.as_str()];
-        outcomes = findings.ok(&path, outcomes.clone().on(refusal, *outcome)).unwrap_or(outcomes);
-    }
+    let outcomes = outcomes(findings, &at("outcomes"), &config.outcomes);
+    let apart = routes_apart(findings, name);
     let [fee_cap, tip_min, balance_min] = [
         ("fee_cap_gwei", config.fee_cap_gwei),
         ("tip_min_gwei", config.tip_min_gwei),
@@ -137,10 +135,8 @@ fn transactions(
         window: config.window,
         parcel_max: config.parcel_max.max(1),
         patience: Patience { resend_ms: config.resend.as_ms(), bump_ms: config.timeout.as_ms() },
-        on_timeout: match config.on_timeout {
-            OnTimeoutConfig::Bump => OnTimeout::Bump,
-            OnTimeoutConfig::FillAndRequeue => OnTimeout::FillAndRequeue,
-        },
+        on_timeout: on_timeout(config.on_timeout),
+        routes: apart.iter().map(|(route, _, terms)| (route.clone(), terms.clone())).collect(),
         quarantine_on: match config.quarantine_on {
             QuarantineConfig::Blame => QuarantineOn::Blame,
             QuarantineConfig::NoEffect => QuarantineOn::NoEffect,
@@ -149,7 +145,45 @@ fn transactions(
         poll: chain.as_ref()?.poll.0,
         ..SenderOptions::default()
     };
-    Some(Transactions { chain: config.chain.clone(), call: call?, options, send, outcomes, lanes })
+    let apart = apart.into_iter().map(|(route, chain, _)| (route, chain)).collect();
+    Some(Transactions { chain: config.chain.clone(), call: call?, options, send, outcomes, apart, lanes })
+}
+
+fn on_timeout(config: OnTimeoutConfig) -> OnTimeout {
+    match config {
+        OnTimeoutConfig::Bump => OnTimeout::Bump,
+        OnTimeoutConfig::FillAndRequeue => OnTimeout::FillAndRequeue,
+    }
+}
+
+/// What refusals mean.
+fn outcomes(findings: &mut Findings<'_>, path: &[&str], config: &BTreeMap<String, Outcome>) -> Outcomes {
+    let mut outcomes = Outcomes::new();
+    for (refusal, outcome) in config {
+        let read = outcomes.clone().on(refusal, *outcome);
+        outcomes = findings.ok(&[path, &[refusal.as_str()]].concat(), read).unwrap_or(outcomes);
+    }
+    outcomes
+}
+
+/// What the routes of a destination have of their own.
+fn routes_apart(findings: &mut Findings<'_>, destination: &str) -> Vec<(RouteName, EvmRoute, RouteTerms)> {
+    let mut apart = Vec::new();
+    for (name, route) in &findings.loaded.config.routes {
+        let (Some(config), true) = (&route.sending, route.to.as_deref() == Some(destination)) else { continue };
+        // A name that is none is told where the route is read.
+        let Ok(route) = RouteName::new(name) else { continue };
+        let own = config.outcomes.as_ref();
+        let outcomes = own.map(|own| outcomes(findings, &["routes", name, "sending", "outcomes"], own));
+        let failure = config.failure_response.as_ref();
+        let terms = RouteTerms {
+            bump_ms: config.timeout.map(Span::as_ms),
+            on_timeout: config.on_timeout.map(on_timeout),
+            failure: failure.map(|response| FailureResponse::fixed(Payload::json(response.to_string()))),
+        };
+        apart.push((route, EvmRoute { confirmations: config.confirmations, outcomes }, terms));
+    }
+    apart
 }
 
 /// The accounts of a destination; each belongs to one alone.
@@ -224,6 +258,9 @@ impl Transactions {
         let mut view = EvmChain::new(first, chain.chain_id, self.call.clone(), signers, self.options);
         for node in nodes {
             view = view.also(node);
+        }
+        for (route, terms) in self.apart.iter().cloned() {
+            view = view.route(route, terms);
         }
         Ok(view.outcomes(self.outcomes.clone()))
     }

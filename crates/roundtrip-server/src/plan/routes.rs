@@ -101,6 +101,10 @@ pub(super) fn plan(
         findings.add(&["routes", name, "identity"], why);
     }
     let (lists, every) = (config.lists.clone(), config.every.clone());
+    let to = config.to.as_ref().and_then(|to| findings.loaded.config.destinations.get(to));
+    if config.sending.is_some() && to.is_none_or(|to| to.transactions.is_none()) {
+        findings.add(&["routes", name, "sending"], "only answers that go out as transactions have any of this");
+    }
     let intake = intake(findings, name, config, &identity);
     Some(RoutePlan { policy: policy?, intake, route, feeds, mempools, lists, every })
 }
