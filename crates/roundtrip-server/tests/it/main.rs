@@ -8,3 +8,4 @@ mod program;
 mod requests;
 mod updates;
 mod work;
+mod workers;

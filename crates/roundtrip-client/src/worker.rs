@@ -1,0 +1,149 @@
+//! The loop: takes work, hands it to a function, keeps the leases meanwhile, and says what came of it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::Value;
+use tokio::task::JoinSet;
+
+use crate::Shutdown;
+use crate::client::{CallError, Client, Failed, Job, Kept, Outcome, Verdict};
+
+/// How long to wait after a call that came to nothing, at first and at most.
+const AGAIN_FIRST: Duration = Duration::from_millis(50);
+const AGAIN_MAX: Duration = Duration::from_secs(5);
+
+/// How a worker works.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// Of which route.
+    pub route: String,
+    /// Who it is; in timelines.
+    pub name: String,
+    /// How many requests at a time.
+    pub in_flight: usize,
+    /// How long one call waits for work.
+    pub wait: Duration,
+    /// How often leases are kept; well within the route's lease time.
+    pub keep_every: Duration,
+}
+
+impl Options {
+    /// Works on this route, one at a time.
+    pub fn of(route: &str, name: &str) -> Options {
+        let (route, name) = (route.to_owned(), name.to_owned());
+        Options { route, name, in_flight: 1, wait: Duration::from_secs(20), keep_every: Duration::from_secs(10) }
+    }
+}
+
+/// Why a handler has no answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Failure {
+    /// It may succeed later.
+    Retry(String),
+    /// It never will.
+    Never(String),
+}
+
+/// A worker.
+pub struct Worker {
+    client: Client,
+    options: Options,
+}
+
+impl Worker {
+    /// Works through this client.
+    pub fn new(client: Client, options: Options) -> Worker {
+        Worker { client, options }
+    }
+
+    /// Works until told to stop, and then until nothing is in hand; an error if the program
+    /// refuses its calls for good.
+    pub async fn run<H, F>(self, handler: H, shutdown: Shutdown) -> Result<(), CallError>
+    where
+        H: Fn(Job) -> F + Send + Sync + 'static,
+        F: Future<Output = Result<Value, Failure>> + Send + 'static,
+    {
+        let (handler, mut under_way, mut again) = (Arc::new(handler), JoinSet::new(), AGAIN_FIRST);
+        while !shutdown.is_cancelled() {
+            while under_way.len() >= self.options.in_flight.max(1) {
+                under_way.join_next().await;
+            }
+            let room = self.options.in_flight.max(1) - under_way.len();
+            let Options { route, name, wait, .. } = &self.options;
+            let lease = self.client.lease(route, name, room, *wait);
+            let leased = tokio::select! {
+                // Work that is handed out meanwhile is not heard of: its lease runs out.
+                () = shutdown.cancelled() => break,
+                leased = lease => leased,
+            };
+            match leased {
+                Ok(leased) => {
+                    again = AGAIN_FIRST;
+                    for job in leased.jobs {
+                        let (client, keep_every, handler) =
+                            (self.client.clone(), self.options.keep_every, handler.clone());
+                        under_way.spawn(async move {
+                            let work = handler(job.clone());
+                            one(&client, keep_every, job, work).await;
+                        });
+                    }
+                }
+                Err(error) if error.is_retryable() => {
+                    tracing::warn!(%error, "work is asked for again");
+                    tokio::select! {
+                        () = shutdown.cancelled() => {}
+                        () = tokio::time::sleep(again) => {}
+                    }
+                    again = (again * 2).min(AGAIN_MAX);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        while under_way.join_next().await.is_some() {}
+        Ok(())
+    }
+}
+
+/// Works on one job, and says what came of it.
+async fn one(client: &Client, keep_every: Duration, job: Job, work: impl Future<Output = Result<Value, Failure>>) {
+    tokio::pin!(work);
+    let ended = loop {
+        tokio::select! {
+            ended = &mut work => break ended,
+            () = tokio::time::sleep(keep_every) => {}
+        }
+        // A call that came to nothing is made again the next time.
+        if let Ok(Kept { result, notices, .. }) = client.extend(&job).await
+            && (result != Outcome::Done || notices.iter().any(|notice| notice == "superseded"))
+        {
+            tracing::warn!(request = job.id, ?result, ?notices, "the work is no longer wanted, and dropped");
+            if result == Outcome::Done {
+                // It is to be handed out again, with its new content; else the lease runs out.
+                let _unheard = client.release(&job).await;
+            }
+            return;
+        }
+    };
+    let mut again = AGAIN_FIRST;
+    loop {
+        let told = match &ended {
+            Ok(response) => client.answer(&job, response).await,
+            Err(Failure::Retry(error)) => {
+                client.fail(&job, &Failed { error: error.clone(), then: Verdict::Retry }).await
+            }
+            Err(Failure::Never(error)) => {
+                client.fail(&job, &Failed { error: error.clone(), then: Verdict::Dead }).await
+            }
+        };
+        match told {
+            Ok(Kept { result: Outcome::Done, .. }) => return,
+            Ok(Kept { result, detail, .. }) => {
+                return tracing::warn!(request = job.id, ?result, ?detail, "what came of the work was not taken");
+            }
+            Err(error) if error.is_retryable() => tokio::time::sleep(again).await,
+            Err(error) => return tracing::error!(request = job.id, %error, "what came of the work was refused"),
+        }
+        again = (again * 2).min(AGAIN_MAX);
+    }
+}
