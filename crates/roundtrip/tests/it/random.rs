@@ -412,9 +412,9 @@ impl World {
             13..=17 => self.lease(dice),
             18..=22 => self.answer(dice),
             23..=25 => self.give_back(dice),
-            26..=28 => match dice.roll(8) {
-                0 | 1 => self.fill(dice),
-                2 => self.aside(dice),
+            26..=28 => match dice.roll(16) {
+                0..=3 => self.fill(dice),
+                4 => self.aside(dice),
                 _ => self.assign(dice),
             },
             29..=31 => self.settle(dice),
@@ -691,10 +691,10 @@ impl World {
             let then = if dice.one_in(2) { dead } else { AfterCancel::Requeue };
             return Op::Lane(LaneOrder { lane, order: Order::Cancel { nonce, then } });
         }
-        let order = match dice.roll(10) {
+        let order = match dice.roll(9) {
             0 => Order::Pause { reason: "why".into() },
-            8 => Order::Unfunded { reason: "nothing left".into() },
-            9 => Order::Funded,
+            8 if dice.one_in(2) => Order::Unfunded { reason: "nothing left".into() },
+            8 => Order::Funded,
             1 => Order::Quarantine { for_ms: dice.roll(2000) },
             2 => Order::Observe { outside_next },
             3 => Order::Open { destination: destination(), window: 2 + dice.roll_as::<u32>(4), first: Nonce(0) },
