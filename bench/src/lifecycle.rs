@@ -270,7 +270,7 @@ fn send(lane: &LaneName, owner: Token, first: Nonce, ready: &[ReadyDelivery]) ->
     let parcel = |delivery: &ReadyDelivery| {
         let bytes = delivery.response.bytes.clone();
         let attempt = SignedAttempt { hash: hash(delivery), kind: AttemptKind::Carry, bytes };
-        NewParcel { deliveries: vec![delivery.id], attempt }
+        NewParcel::of(std::slice::from_ref(delivery), attempt)
     };
     let settle = |(n, delivery): (usize, &ReadyDelivery)| {
         let block = Block { attempt: hash(delivery), at: Position { height: Height(1), hash: [0; 32] } };

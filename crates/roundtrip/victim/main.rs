@@ -282,5 +282,5 @@ fn answer(grant: &Grant) -> Op {
 fn parcel(ready: &ReadyDelivery) -> NewParcel {
     let hash = AttemptHash::of(&[&ready.id.0, &std::process::id().to_le_bytes()]);
     let attempt = SignedAttempt { hash, kind: AttemptKind::Carry, bytes: ready.response.bytes.clone() };
-    NewParcel { deliveries: vec![ready.id], attempt }
+    NewParcel::of(std::slice::from_ref(ready), attempt)
 }

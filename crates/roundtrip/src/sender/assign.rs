@@ -144,7 +144,7 @@ impl Sender {
             return Box::pin(self.fill(lane, owner, nonce, &ready[..1])).await;
         }
         let Some(attempt) = self.signed(lane, owner, ready, signed).await? else { return Ok(()) };
-        let parcel = NewParcel { deliveries: ids(ready), attempt: attempt.clone() };
+        let parcel = NewParcel::of(ready, attempt.clone());
         let fill = Fill { lane: lane.name.clone(), owner, nonce, parcel };
         let outcome = persist::apply_one(&*self.store, fill).await?;
         if !self.still_ours(lane, std::slice::from_ref(&outcome)) {
@@ -252,7 +252,7 @@ impl Sender {
             let call = self.chain.sign(lane, first.plus(n), Cargo::Deliveries(deliveries));
             calls.push(Box::pin(async move {
                 let attempt = self.ask(call).await?;
-                Ok(NewParcel { deliveries: ids(deliveries), attempt })
+                Ok(NewParcel::of(deliveries, attempt))
             }));
         }
         let mut signed = stream::iter(calls).buffered(SIGN_AT_ONCE);
@@ -370,10 +370,6 @@ impl Sender {
         lane.passed |= self.still_ours(lane, std::slice::from_ref(&outcome)) && outcome.holds();
         Ok(())
     }
-}
-
-fn ids(ready: &[ReadyDelivery]) -> Vec<RequestId> {
-    ready.iter().map(|delivery| delivery.id).collect()
 }
 
 /// The store can never take it.

@@ -8,6 +8,7 @@ use crate::inbox::{End, IdentityError, Standing, StateKind};
 use crate::listener::Cursor;
 use crate::sender::{Block, LaneStatus, ParcelStage, SignedAttempt};
 use crate::store::policy::RoutePolicy;
+use crate::store::query::ReadyDelivery;
 use crate::words::{
     AttemptHash, ClaimId, Destination, ErrorNote, GroupKey, Height, HolderName, ItemId, LaneName, ListenerName, Moment,
     Nonce, OccurrenceId, OrderKey, OriginName, Payload, Place, Position, RequestId, RouteName, Token, UnixMs,
@@ -477,8 +478,21 @@ pub struct Fill {
 pub struct NewParcel {
     /// The answered requests that it carries; with none, its attempt carries nothing too.
     pub deliveries: Vec<RequestId>,
+    /// Which of their answers are in the signed bytes, one for each, as
+    /// [`ReadyDelivery::answer`](crate::store::query::ReadyDelivery::answer) names them: one that was
+    /// superseded or replaced since it was signed keeps the parcel off its slot. Empty means
+    /// whichever are ready, for who signs nothing that an answer is in.
+    pub answers: Vec<Token>,
     /// The first signed attempt.
     pub attempt: SignedAttempt,
+}
+
+impl NewParcel {
+    /// What carries these answers, signed.
+    pub fn of(ready: &[ReadyDelivery], attempt: SignedAttempt) -> NewParcel {
+        let (deliveries, answers) = ready.iter().map(|delivery| (delivery.id, delivery.answer)).unzip();
+        NewParcel { deliveries, answers, attempt }
+    }
 }
 
 /// Takes a ready answer that can never be sent out of the queue before it is on any slot: it

@@ -95,6 +95,7 @@ macro_rules! conformance {
             }
             aside {
                 an_answer_that_can_never_be_sent_waits_for_a_person
+                an_answer_that_changed_since_it_was_signed_gets_no_slot
                 a_failure_response_takes_the_place_of_an_answer
                 a_failure_response_has_the_length_of_a_payload
                 an_answer_that_is_done_already_ends_well

@@ -255,7 +255,7 @@ pub fn signed(n: u64, kind: AttemptKind) -> SignedAttempt {
 
 /// A parcel with these requests' answers.
 pub fn parcel(numbers: &[u64], attempt: SignedAttempt) -> NewParcel {
-    NewParcel { deliveries: numbers.iter().map(|&n| id(n)).collect(), attempt }
+    NewParcel { deliveries: numbers.iter().map(|&n| id(n)).collect(), answers: Vec::new(), attempt }
 }
 
 /// Parcels onto the lane, from this slot on.

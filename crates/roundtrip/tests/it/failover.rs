@@ -111,7 +111,7 @@ async fn work_and_assign(store: &dyn Store, owner: Token, first: u64) -> u64 {
     let ready = store.ready(destination(), 10).await.unwrap();
     let parcels = ready.iter().enumerate().map(|(at, ready)| {
         let n = first + at as u64 + 1;
-        roundtrip::store::op::NewParcel { deliveries: vec![ready.id], attempt: signed(n, AttemptKind::Carry) }
+        roundtrip::store::op::NewParcel::of(std::slice::from_ref(ready), signed(n, AttemptKind::Carry))
     });
     let parcels: Vec<_> = parcels.collect();
     let count = parcels.len() as u64;

@@ -589,7 +589,7 @@ impl World {
         if deliveries.is_empty() && !dice.one_in(8) {
             attempt.kind = AttemptKind::Cancel;
         }
-        NewParcel { deliveries, attempt }
+        NewParcel { deliveries, answers: Vec::new(), attempt }
     }
 
     /// Mostly onto a gap, if there is one.

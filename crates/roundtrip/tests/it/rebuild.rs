@@ -198,7 +198,7 @@ async fn a_forgotten_bump_settles_its_parcel() {
     tokio::time::sleep(Duration::from_millis(250)).await;
     let parcels = scene.lane("a").await.parcels;
     let [ParcelView { deliveries, attempts, .. }] = &parcels[..] else { panic!("{parcels:?}") };
-    let parcel = NewParcel { deliveries: deliveries.clone(), attempt: attempts[0].clone() };
+    let parcel = NewParcel { deliveries: deliveries.clone(), answers: Vec::new(), attempt: attempts[0].clone() };
     scene.chain.set_base_fee(100);
     scene.blocks(60).await;
     scene.assert_all_settled(1).await;

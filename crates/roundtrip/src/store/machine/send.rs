@@ -302,10 +302,14 @@ impl Machine {
             let count = new.deliveries.len();
             return Err(Outcome::Invalid(Invalid::TooMany { what: "deliveries", count, max: PARCEL_MAX }));
         }
+        if !new.answers.is_empty() && new.answers.len() != new.deliveries.len() {
+            let (count, max) = (new.answers.len(), new.deliveries.len());
+            return Err(Outcome::Invalid(Invalid::TooMany { what: "answers", count, max }));
+        }
         let destination = &self.lanes[usize::from(no.0)].destination;
         let mut seen = HashSet::new();
         let mut slots = Vec::with_capacity(new.deliveries.len());
-        for id in &new.deliveries {
+        for (n, id) in new.deliveries.iter().enumerate() {
             if new.deliveries.len() > 1 && !seen.insert(id) {
                 return Err(Outcome::Invalid(Invalid::Repeated("a delivery")));
             }
@@ -315,7 +319,12 @@ impl Machine {
                 return Err(Outcome::Invalid(Invalid::OtherDestination(*id)));
             }
             match &request.state {
-                State::Answered(answer) if answer.delivery == Delivery::Ready => slots.push(slot),
+                State::Answered(answer)
+                    if answer.delivery == Delivery::Ready
+                        && new.answers.get(n).is_none_or(|signed| *signed == answer.token) =>
+                {
+                    slots.push(slot);
+                }
                 _ => return Err(Outcome::Stale(Stale::Delivery(*id, self.kind(request)))),
             }
         }

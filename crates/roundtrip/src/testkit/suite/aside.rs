@@ -4,7 +4,9 @@
 use crate::inbox::StateKind;
 use crate::sender::{AttemptKind, ParcelStage};
 use crate::store::ReadExt;
-use crate::store::op::{Already, Effect, Invalid, Judgement, Missing, Outcome, Reject, Remedy, Sight, Stale};
+use crate::store::op::{
+    Already, Effect, Invalid, Judgement, Missing, NewParcel, Outcome, Reject, Remedy, Sight, Stale,
+};
 use crate::store::query::LaneView;
 use crate::testkit::bench::{Bench, must};
 use crate::testkit::samples::*;
@@ -51,6 +53,35 @@ pub async fn an_answer_that_can_never_be_sent_waits_for_a_person(mut bench: Benc
     bench.applied(mend(2, Remedy::Retry)).await;
     bench.applied(assign(owner, 1, vec![parcel(&[2], signed(2, Carry))])).await;
     assert_eq!(bench.state(2).await, Some(StateKind::Assigned));
+}
+
+/// What was signed is what goes out: an answer that changed since then has no slot by it.
+pub async fn an_answer_that_changed_since_it_was_signed_gets_no_slot(mut bench: Bench) {
+    bench.define(policy()).await;
+    let owner = bench.open_lane(8).await;
+    bench.answered(1).await;
+    bench.answered(2).await;
+    let [first, other] = [ready_answer(&bench, 1).await, ready_answer(&bench, 2).await];
+    let replace = |answer| Reject {
+        lane: lane(),
+        owner,
+        id: id(1),
+        answer,
+        error: note(ErrorClass::Fatal),
+        instead: Some(Payload::raw("another answer")),
+    };
+    bench.applied(replace(first)).await;
+    bench.restart().await;
+    let carrying = |answers: &[Token]| NewParcel { answers: answers.to_vec(), ..parcel(&[2, 1], signed(1, Carry)) };
+    let stale = Outcome::Stale(Stale::Delivery(id(1), StateKind::Ready));
+    assert_eq!(bench.apply(assign(owner, 0, vec![carrying(&[other, first])])).await, stale);
+    let refused = bench.apply(assign(owner, 0, vec![carrying(&[other])])).await;
+    assert!(matches!(refused, Outcome::Invalid(Invalid::TooMany { what: "answers", .. })), "{refused:?}");
+    assert_eq!(lane_view(&bench).await.next, Nonce(0), "no slot was used");
+    let now = ready_answer(&bench, 1).await;
+    assert_ne!(now, first);
+    assert_eq!(bench.applied(assign(owner, 0, vec![carrying(&[other, now])])).await, Effect::Assigned(1, None));
+    bench.expect(&[(1, StateKind::Assigned), (2, StateKind::Assigned)]).await;
 }
 
 /// A failure response takes the place of an answer that can never be sent, whether that shows

@@ -471,7 +471,7 @@ impl State {
         if !model.protocol.stores_first {
             self.chain.out.insert(tx);
         }
-        let parcels = vec![NewParcel { deliveries: ids(carries), attempt: tx.signed() }];
+        let parcels = vec![NewParcel { deliveries: ids(carries), answers: Vec::new(), attempt: tx.signed() }];
         let op = Op::Assign(Assign { lane: lane_name(), owner, first: nonce(next), parcels });
         let outcome = self.call(op, fate);
         if fate == Fate::Lost {
@@ -529,7 +529,7 @@ impl State {
     fn fill(&mut self, by: usize, n: u8, carries: u8, fate: Fate) -> Option<Outcome> {
         let owner = self.senders[by].token.filter(|_| self.is_empty(n))?;
         let tx = Tx { nonce: n, carries, cancel: carries == 0, by: u8::try_from(by).unwrap(), fee: 0 };
-        let parcel = NewParcel { deliveries: ids(carries), attempt: tx.signed() };
+        let parcel = NewParcel { deliveries: ids(carries), answers: Vec::new(), attempt: tx.signed() };
         let outcome = self.call(Op::Fill(Fill { lane: lane_name(), owner, nonce: nonce(n), parcel }), fate);
         if fate != Fate::Lost && outcome.holds() {
             self.chain.out.insert(tx);
