@@ -5,8 +5,8 @@
 //!   stored ◀── taken ◀── [ fetched or under way, RANGES_MAX at the most ] ◀── source
 //! ```
 //!
-//! Three ranges are under way or at hand, so that the source is at work while one answer of it
-//! is read and another one stored. A source that answers less than it is asked for makes the guess where the next range
+//! Two ranges are under way at a time, so that the source is at work while an answer of it is
+//! read. A source that answers less than it is asked for makes the guess where the next range
 //! begins a wrong one: then only one is, from where the answer ended.
 //!
 //! Failure modes: one that failed is forgotten with all that follow it, and asked for again by
@@ -21,7 +21,7 @@ use super::source::{BlockSource, SourceBlock, SourceError};
 use crate::words::Height;
 
 /// Most ranges that are fetched and not stored.
-const RANGES_MAX: usize = 3;
+const RANGES_MAX: usize = 2;
 
 /// A range that is asked for.
 struct Fetching {
