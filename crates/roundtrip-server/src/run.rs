@@ -15,7 +15,7 @@ use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
 use crate::api::auth::Keys;
-use crate::api::{Api, Limits, serve};
+use crate::api::{Api, Limits, Manners, serve};
 use crate::config::{ApiConfig, AuthConfig, Config, TlsConfig};
 use crate::plan::{Plan, Role};
 
@@ -58,9 +58,10 @@ async fn with_api(relay: Relay, config: &Config, plan: &Plan, store: Arc<dyn Sto
     let listener = TcpListener::bind(listen).await.with_context(|| format!("api.listen: {listen}"))?;
     tracing::info!(address = %listener.local_addr()?, tls = tls.is_some(), auth = keys.is_some(), "the API listens");
     let intakes = plan.routes.iter().map(|(name, route)| (name.clone(), route.intake())).collect();
-    let wait_max = config.api.wait_max.0;
+    let (wait_max, calls_per_second) = (config.api.wait_max.0, config.api.calls_per_second);
+    let (manners, rebuilds) = (Manners { keys, calls_per_second, wait_max }, relay.rebuilds());
     Ok(relay.station("api", move |shutdown| {
-        let api = Api::new(store, intakes, keys, wait_max, shutdown.clone());
+        let api = Api::new(store, intakes, rebuilds, manners, shutdown.clone());
         serve(listener, api.router(), limits, tls, shutdown)
     }))
 }

@@ -351,6 +351,12 @@ impl Relay {
         self
     }
 
+    /// By what to ask for lanes to be rebuilt, by destination; as [`Running::rebuild`], for
+    /// stations that are still to be added.
+    pub fn rebuilds(&self) -> BTreeMap<String, Rebuild> {
+        self.rebuilds.clone()
+    }
+
     /// How upkeep is done, and how deep re-scans may still reach.
     #[must_use]
     pub fn upkeep(mut self, options: UpkeepOptions, floors: Floors) -> Relay {

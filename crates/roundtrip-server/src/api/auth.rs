@@ -4,7 +4,7 @@
 //! that is good and lacks the role is refused (403). What a token says is never logged.
 
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use axum::extract::{Request, State};
 use axum::http::{StatusCode, header};
@@ -14,6 +14,7 @@ use jsonwebtoken::{Algorithm, DecodingKey, EncodingKey, Header, Validation};
 use serde::{Deserialize, Serialize};
 
 use super::problem::Problem;
+use super::rate::Rates;
 
 /// How short a secret may be.
 pub const SECRET_BYTES_MIN: usize = 32;
@@ -117,6 +118,7 @@ pub fn sign(
 pub(super) struct Guard {
     /// Without any, everybody may call.
     pub(super) keys: Option<Arc<Keys>>,
+    pub(super) rates: Option<Arc<Rates>>,
     pub(super) roles: &'static [Role],
 }
 
@@ -137,6 +139,9 @@ pub(super) async fn guard(State(guard): State<Guard>, mut request: Request, next
             Caller { name: claims.sub }
         }
     };
+    if guard.rates.as_ref().is_some_and(|rates| !rates.take(&caller.name, Instant::now())) {
+        return Err(Problem::new(StatusCode::TOO_MANY_REQUESTS, format!("{} calls too often", caller.name)));
+    }
     request.extensions_mut().insert(caller);
     Ok(next.run(request).await)
 }

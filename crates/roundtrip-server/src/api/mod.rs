@@ -12,6 +12,7 @@ pub mod auth;
 mod body;
 mod operate;
 mod problem;
+mod rate;
 mod requests;
 mod serve;
 mod views;
@@ -20,6 +21,7 @@ mod work;
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -29,6 +31,7 @@ use axum::middleware::from_fn_with_state;
 use axum::{Json, Router};
 use roundtrip::inbox::Identity;
 use roundtrip::listener::Submitter;
+use roundtrip::sender::Rebuild;
 use roundtrip::station::Shutdown;
 use roundtrip::store::{ReadExt, Store};
 use utoipa::OpenApi;
@@ -38,6 +41,7 @@ use utoipa_axum::routes;
 
 use auth::{Caller, Guard, Keys, Role, guard};
 use problem::Problem;
+use rate::Rates;
 
 pub use serve::{Limits, serve};
 
@@ -64,9 +68,32 @@ pub struct Inner {
     store: Arc<dyn Store>,
     submitter: Submitter,
     routes: BTreeMap<String, Intake>,
-    keys: Option<Arc<Keys>>,
+    guards: Guards,
+    rebuilds: BTreeMap<String, Rebuild>,
     wait_max: Duration,
     shutdown: Shutdown,
+}
+
+/// Who stands at the door.
+struct Guards {
+    keys: Option<Arc<Keys>>,
+    rates: Option<Arc<Rates>>,
+}
+
+impl Guards {
+    fn with(&self, roles: &'static [Role]) -> Guard {
+        Guard { keys: self.keys.clone(), rates: self.rates.clone(), roles }
+    }
+}
+
+/// Who may call, how often, and how long calls wait.
+pub struct Manners {
+    /// What tokens are checked with; without keys, everybody may call everything.
+    pub keys: Option<Keys>,
+    /// Most calls of one caller in a second.
+    pub calls_per_second: Option<NonZeroU32>,
+    /// How long a call waits for work or for an answer, at the most.
+    pub wait_max: Duration,
 }
 
 /// How a route takes requests over the API.
@@ -89,16 +116,19 @@ impl Inner {
 }
 
 impl Api {
-    /// Serves this store; without keys, everybody may call everything.
+    /// Serves this store; lanes of the destinations that this process sends to can be rebuilt.
     pub fn new(
         store: Arc<dyn Store>,
         routes: BTreeMap<String, Intake>,
-        keys: Option<Keys>,
-        wait_max: Duration,
+        rebuilds: BTreeMap<String, Rebuild>,
+        manners: Manners,
         shutdown: Shutdown,
     ) -> Api {
         let submitter = Submitter::new(store.clone());
-        Api(Arc::new(Inner { store, submitter, routes, keys: keys.map(Arc::new), wait_max, shutdown }))
+        let Manners { keys, calls_per_second, wait_max } = manners;
+        let rates = calls_per_second.map(|most| Arc::new(Rates::new(most.get())));
+        let guards = Guards { keys: keys.map(Arc::new), rates };
+        Api(Arc::new(Inner { store, submitter, routes, guards, rebuilds, wait_max, shutdown }))
     }
 
     /// All calls.
@@ -109,7 +139,7 @@ impl Api {
             let name = name.clone();
             let submit =
                 move |state, query, headers, body| requests::submit_at(name.clone(), state, query, headers, body);
-            let guarding = Guard { keys: self.keys.clone(), roles: SUBMITTERS };
+            let guarding = self.guards.with(SUBMITTERS);
             let submitting = axum::routing::post(submit).route_layer(from_fn_with_state(guarding, guard));
             router = router.route(path, submitting);
         }
@@ -134,6 +164,7 @@ impl Api {
             .routes(routes!(watch::lane))
             .routes(routes!(watch::origins))
             .routes(routes!(watch::updates))
+            .routes(routes!(operate::rebuilding))
             .routes(routes!(requests::list))
             .routes(routes!(requests::timeline));
         let reader = OpenApiRouter::new().routes(routes!(requests::get));
@@ -147,10 +178,10 @@ impl Api {
         let operator = OpenApiRouter::new()
             .routes(routes!(requests::mend))
             .routes(routes!(operate::route))
-            .routes(routes!(operate::lane));
+            .routes(routes!(operate::lane))
+            .routes(routes!(operate::rebuild));
         let guarded = |router: OpenApiRouter<Api>, roles: &'static [Role]| {
-            let guarding = Guard { keys: self.keys.clone(), roles };
-            router.route_layer(from_fn_with_state(guarding, guard))
+            router.route_layer(from_fn_with_state(self.guards.with(roles), guard))
         };
         open.merge(guarded(viewer, &[Role::Viewer, Role::Operator]))
             .merge(guarded(reader, &[Role::Viewer, Role::Operator, Role::Submitter]))

@@ -1,8 +1,11 @@
 //! What a person does to routes and lanes. Every one of these is in the log, with who did it.
 
+use std::time::Duration;
+
 use axum::extract::rejection::JsonRejection;
 use axum::extract::{Path, State};
 use axum::{Extension, Json};
+use roundtrip::sender::{Progress, Rebuild, Rebuilt};
 use roundtrip::store::StoreExt;
 use roundtrip::store::op::{AfterCancel, Effect, LaneOrder, Missing, Order, Outcome, Pause};
 use roundtrip::words::{ErrorClass, ErrorNote, LaneName, Nonce, RouteName};
@@ -111,4 +114,103 @@ pub(super) async fn lane(
         Outcome::Applied(Effect::Lane(_)) => Ok(Json(Done { result: "done" })),
         outcome => done(outcome, "lane"),
     }
+}
+
+/// Asks for lanes to be rebuilt.
+#[derive(Clone, Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RebuildCall {
+    /// For how long requests without an answer are waited for, in milliseconds.
+    pub patience_ms: u64,
+}
+
+/// How far a rebuild is.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub(super) struct RebuildProgress {
+    /// `idle` if nobody asked since the start, `waits`, or `done`.
+    pub progress: &'static str,
+    /// What it waits for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub until: Option<String>,
+    /// What it came to.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rebuilt: Option<WireRebuilt>,
+}
+
+/// What a rebuild came to.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub(super) struct WireRebuilt {
+    /// Transactions that the store did not know.
+    pub sent: usize,
+    /// Answers that were found in them, and are done.
+    pub done: usize,
+    /// Answers that were found in them, and that can never be sent.
+    pub failed: usize,
+    /// Transactions in which no answer was found.
+    pub foreign: usize,
+    /// Requests that were waited for in vain.
+    pub unanswered: usize,
+}
+
+impl From<Progress> for RebuildProgress {
+    fn from(progress: Progress) -> RebuildProgress {
+        let bare = |progress| RebuildProgress { progress, until: None, rebuilt: None };
+        match progress {
+            Progress::Idle => bare("idle"),
+            Progress::Waits { until, .. } => RebuildProgress { until: Some(until), ..bare("waits") },
+            Progress::Done(Rebuilt { sent, done, failed, foreign, unanswered }) => {
+                let rebuilt = WireRebuilt { sent, done, failed, foreign, unanswered };
+                RebuildProgress { rebuilt: Some(rebuilt), ..bare("done") }
+            }
+        }
+    }
+}
+
+impl Api {
+    fn rebuild_of(&self, destination: &str) -> Result<&Rebuild, Problem> {
+        let elsewhere = || format!("this process sends no transactions to {destination:?}: ask one that does");
+        self.rebuilds.get(destination).ok_or_else(|| Problem::not_found(elsewhere()))
+    }
+}
+
+/// Rebuilds the lanes of a destination from the chain, after the store was rolled back.
+///
+/// Stopped lanes go on when every transaction that the store does not know was matched with the
+/// answers that are made again. Only the process that sends can do it.
+#[utoipa::path(
+    post, path = "/v1/destinations/{destination}/rebuild", tag = "operations",
+    params(("destination" = String, Path, description = "Which destination.")),
+    request_body = RebuildCall,
+    responses(
+        (status = 200, description = "It has begun.", body = RebuildProgress),
+        (status = "default", description = "Why not.", body = Problem, content_type = "application/problem+json"),
+    ),
+)]
+pub(super) async fn rebuild(
+    State(api): State<Api>,
+    Path(destination): Path<String>,
+    Extension(caller): Extension<Caller>,
+    call: Result<Json<RebuildCall>, JsonRejection>,
+) -> Result<Json<RebuildProgress>, Problem> {
+    let Json(call) = call?;
+    let rebuild = api.rebuild_of(&destination)?;
+    rebuild.begin(Duration::from_millis(call.patience_ms));
+    super::audit(&caller, "rebuild", &destination);
+    Ok(Json(rebuild.progress().into()))
+}
+
+/// How far a rebuild is.
+#[utoipa::path(
+    get, path = "/v1/destinations/{destination}/rebuild", tag = "watch",
+    params(("destination" = String, Path, description = "Which destination.")),
+    responses(
+        (status = 200, description = "So far.", body = RebuildProgress),
+        (status = "default", description = "Why not.", body = Problem, content_type = "application/problem+json"),
+    ),
+)]
+pub(super) async fn rebuilding(
+    State(api): State<Api>,
+    Path(destination): Path<String>,
+) -> Result<Json<RebuildProgress>, Problem> {
+    Ok(Json(api.rebuild_of(&destination)?.progress().into()))
 }

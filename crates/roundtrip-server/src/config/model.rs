@@ -82,6 +82,9 @@ pub struct ApiConfig {
     pub connections_max: usize,
     /// Most calls at a time; more are told to come again later.
     pub calls_max: usize,
+    /// Most calls of one caller in a second, told apart by the names in their tokens; without it, as many as they like.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub calls_per_second: Option<std::num::NonZeroU32>,
     /// How long a call may wait for work or for an answer, at the most.
     pub wait_max: Span,
 }
@@ -96,6 +99,7 @@ impl Default for ApiConfig {
             header_bytes_max: 16 << 10,
             connections_max: 1024,
             calls_max: 1024,
+            calls_per_second: None,
             wait_max: Span::ms(60_000),
         }
     }

@@ -99,3 +99,25 @@ async fn a_token_of_the_command_opens_the_door() {
     let program = program.with_token(String::from_utf8(token.stdout).unwrap().trim());
     assert_eq!(program.get("/v1/counts").await.0, StatusCode::OK);
 }
+
+#[tokio::test]
+async fn a_caller_that_calls_too_often_is_told_to_come_later() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = format!("{CONFIG}\n[api]\ncalls_per_second = 2\n");
+    let program = Program::start_with(folder.path(), &config, &[("API_SECRET", SECRET)]);
+    let token = |name: &str| sign(SECRET.as_bytes(), name, &[Role::Viewer], HOUR).unwrap();
+    let call =
+        async |name: &str| program.call(Method::GET, "/v1/counts").bearer_auth(token(name)).send().await.unwrap();
+    let mut refused = None;
+    // Two a second are let through: of many at once, one is not.
+    for _ in 0..50 {
+        let answer = call("busy").await;
+        if answer.status() == StatusCode::TOO_MANY_REQUESTS {
+            refused = Some(answer);
+            break;
+        }
+    }
+    let refused = refused.expect("nobody was refused");
+    assert_eq!(refused.headers()["retry-after"].to_str().unwrap(), "1");
+    assert_eq!(call("calm").await.status(), StatusCode::OK, "others have an allowance of their own");
+}

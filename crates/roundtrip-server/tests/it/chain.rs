@@ -161,6 +161,17 @@ async fn one_process_does_all_and_is_killed_on_the_way() {
     submitter.finish().await.unwrap();
     site.settled(&payloads).await;
     worker.abort();
+    // Nothing was forgotten, so that there is nothing to rebuild.
+    assert_eq!(program.get("/v1/destinations/board/rebuild").await.1, json!({"progress": "idle"}));
+    program.post("/v1/destinations/board/rebuild", &json!({"patience_ms": 1000})).await;
+    let rebuilt = loop {
+        let (_, rebuilt) = program.get("/v1/destinations/board/rebuild").await;
+        if rebuilt["progress"] == "done" {
+            break rebuilt["rebuilt"].clone();
+        }
+        tokio::task::yield_now().await;
+    };
+    assert_eq!(rebuilt, json!({"sent": 0, "done": 0, "failed": 0, "foreign": 0, "unanswered": 0}));
     let said = program.stop();
     for (_, key) in &site.keys {
         assert!(!said.contains(key.trim_start_matches("0x")), "no key is in the log");

@@ -174,6 +174,7 @@ async fn what_cannot_be_taken_is_refused_with_the_reason() {
         ("/v1/work/answer", "{\"jobs\": []}", StatusCode::UNPROCESSABLE_ENTITY, "0 jobs"),
         ("/v1/routes/square/stop", "", StatusCode::NOT_FOUND, "pause or resume"),
         ("/v1/lanes/none/resume", "{}", StatusCode::NOT_FOUND, "lane"),
+        ("/v1/destinations/none/rebuild", "{\"patience_ms\": 1}", StatusCode::NOT_FOUND, "ask one that does"),
         ("/v1/nothing", "", StatusCode::NOT_FOUND, "openapi"),
     ];
     for (path, body, status, part) in cases {
