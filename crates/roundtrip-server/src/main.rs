@@ -118,6 +118,8 @@ fn act(action: Action) -> anyhow::Result<()> {
             let secret = loaded.config.api.auth.and_then(|auth| auth.secret);
             let secret = secret.context("api.auth.secret is not set: only who has the secret can sign")?;
             let secret = runtime()?.block_on(run::read_secret(&secret))?;
+            auth::Keys::default().secret(secret.reveal().as_bytes())?;
+            anyhow::ensure!(auth::is_name(&name), "a name has 1 to 128 bytes and no line breaks");
             println!("{}", auth::sign(secret.reveal().as_bytes(), &name, &roles, length.into())?);
             Ok(())
         }
@@ -138,7 +140,7 @@ fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
 
 /// Starts the log, on standard error.
 fn log(config: &LogConfig) -> anyhow::Result<()> {
-    let level = EnvFilter::try_new(&config.level).with_context(|| format!("log.level: {:?}", config.level))?;
+    let level = EnvFilter::try_new(config.filter()).with_context(|| format!("log.level: {:?}", config.level))?;
     let lines = tracing_subscriber::fmt().with_env_filter(level).with_writer(std::io::stderr);
     let lines = lines.with_ansi(std::io::stderr().is_terminal());
     match config.format {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use roundtrip::relay::Relay;
+use roundtrip::station::Shutdown;
 use roundtrip::store::{Options, Store, open};
 use roundtrip_evm::sender::{Secret, SecretSource};
 use tokio::net::TcpListener;
@@ -33,13 +34,24 @@ pub(crate) fn open_store(config: &Config) -> anyhow::Result<Arc<dyn Store>> {
 pub async fn until_stopped(config: &Config, plan: &Plan, only: &[Role]) -> anyhow::Result<()> {
     let roles = if only.is_empty() { &ALL } else { only };
     let store = open_store(config)?;
-    let mut relay = plan.relay(store.clone(), roles).await?.stop_when(told_to_stop()?);
+    let stop = Shutdown::new();
+    let mut relay = plan.relay(store.clone(), roles).await?.stop_on(&stop);
     if roles.contains(&Role::Api) {
         relay = with_api(relay, config, plan, store.clone()).await?;
     }
-    let running = relay.start().await?;
+    let (told, stopping) = (told_to_stop()?, stop.clone());
+    let listening = tokio::spawn(async move {
+        told.await;
+        stopping.cancel();
+    });
+    // A store that is away is waited for, and that wait must end too.
+    let running = tokio::select! {
+        () = stop.cancelled() => return Ok(()),
+        running = relay.start() => running?,
+    };
     tracing::info!(?roles, routes = plan.routes.len(), destinations = plan.destinations.len(), "running");
     let ended = running.ended().await;
+    listening.abort();
     store.close().await.context("closing the store")?;
     ended?;
     tracing::info!("stopped");

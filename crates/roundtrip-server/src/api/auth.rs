@@ -3,6 +3,7 @@
 //! Failure modes: a token that is forged, expired or of another algorithm is nobody's (401); one
 //! that is good and lacks the role is refused (403). What a token says is never logged.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -18,6 +19,8 @@ use super::rate::Rates;
 
 /// How short a secret may be.
 pub const SECRET_BYTES_MIN: usize = 32;
+/// Longest name of a caller.
+const NAME_BYTES_MAX: usize = 128;
 /// How far clocks may differ.
 const LEEWAY_S: u64 = 30;
 
@@ -97,8 +100,28 @@ impl Keys {
         }?;
         let mut validation = Validation::new(algorithm);
         validation.leeway = LEEWAY_S;
-        jsonwebtoken::decode::<Claims>(token, key, &validation).ok().map(|token| token.claims)
+        let claims = jsonwebtoken::decode::<Claims>(token, key, &validation).ok()?.claims;
+        // A name with a line break in it would forge lines of the log.
+        is_name(&claims.sub).then_some(claims)
     }
+}
+
+/// Whether a caller can be called this.
+pub fn is_name(name: &str) -> bool {
+    !name.is_empty() && name.len() <= NAME_BYTES_MAX && !name.contains(char::is_control)
+}
+
+/// Whether a call was meant for this machine: a page of somebody else in a browser of this
+/// machine says whose it is in `Origin`, or comes under another name in `Host`.
+fn is_local(request: &Request) -> bool {
+    let text = |name| request.headers().get(name).map(|value| value.to_str().unwrap_or("?"));
+    let host = request.uri().authority().map(|authority| authority.as_str()).or(text(header::HOST));
+    let origin = text(header::ORIGIN).map(|origin| origin.split_once("://").map_or(origin, |(_, host)| host));
+    [host, origin].into_iter().flatten().all(|name| {
+        let name = name.rsplit_once(':').filter(|(_, port)| port.parse::<u16>().is_ok()).map_or(name, |(name, _)| name);
+        name.eq_ignore_ascii_case("localhost")
+            || name.trim_matches(['[', ']']).parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+    })
 }
 
 /// A token for whoever has the secret to give.
@@ -124,10 +147,16 @@ pub(super) struct Guard {
 
 pub(super) async fn guard(State(guard): State<Guard>, mut request: Request, next: Next) -> Result<Response, Problem> {
     let caller = match &guard.keys {
+        None if !is_local(&request) => {
+            let why = "without [api.auth] only this machine is served, under the names localhost and 127.0.0.1";
+            return Err(Problem::new(StatusCode::FORBIDDEN, why));
+        }
         None => Caller { name: "anybody".to_owned() },
         Some(keys) => {
             let given = request.headers().get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
-            let token = given.and_then(|text| text.strip_prefix("Bearer "));
+            let token =
+                given.and_then(|text| text.split_once(' ')).filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
+            let token = token.map(|(_, token)| token.trim());
             let claims = token.and_then(|token| keys.read(token));
             let nobody =
                 || Problem::new(StatusCode::UNAUTHORIZED, "a good token is needed: Authorization: Bearer TOKEN");
@@ -150,6 +179,21 @@ pub(super) async fn guard(State(guard): State<Guard>, mut request: Request, next
 mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
     use super::*;
+
+    #[test]
+    fn only_what_was_meant_for_this_machine_is_local() {
+        let call = |host: &str, origin: Option<&str>| {
+            let builder = Request::builder().uri("/").header("host", host);
+            let builder = origin
+                .map_or(Request::builder().uri("/").header("host", host), |origin| builder.header("origin", origin));
+            is_local(&builder.body(axum::body::Body::empty()).unwrap())
+        };
+        for host in ["localhost:8080", "127.0.0.1:8080", "LOCALHOST", "[::1]:8080", "127.0.0.1"] {
+            assert!(call(host, None) && call(host, Some("http://localhost:3000")), "{host}");
+            assert!(!call(host, Some("https://evil.example")) && !call(host, Some("null")), "{host}");
+        }
+        assert!(!call("evil.example:8080", None) && !call("localhost.evil.example", None));
+    }
 
     #[test]
     fn only_what_the_secret_signed_and_has_not_expired_is_good() {

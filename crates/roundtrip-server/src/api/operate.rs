@@ -5,9 +5,9 @@ use std::time::Duration;
 use axum::extract::rejection::JsonRejection;
 use axum::extract::{Path, State};
 use axum::{Extension, Json};
-use roundtrip::sender::{Progress, Rebuild, Rebuilt};
-use roundtrip::store::StoreExt;
+use roundtrip::sender::{LaneStatus, Progress, Rebuild, Rebuilt};
 use roundtrip::store::op::{AfterCancel, Effect, LaneOrder, Missing, Order, Outcome, Pause};
+use roundtrip::store::{ReadExt, StoreExt};
 use roundtrip::words::{ErrorClass, ErrorNote, LaneName, Nonce, RouteName};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -88,15 +88,23 @@ pub(super) async fn lane(
     State(api): State<Api>,
     Path((lane, order)): Path<(String, String)>,
     Extension(caller): Extension<Caller>,
-    call: Result<Json<LaneCall>, JsonRejection>,
+    call: Result<Option<Json<LaneCall>>, JsonRejection>,
 ) -> Result<Json<Done>, Problem> {
-    let Json(call) = call?;
+    let call = call?.map(|Json(call)| call).unwrap_or_default();
     let missing = |what: &str| Problem::unprocessable(format!("`{what}` is missing"));
     let what = match order.as_str() {
         "pause" => Order::Pause { reason: call.reason.clone().unwrap_or_else(|| format!("by {}", caller.name)).into() },
         "resume" => Order::Resume,
         "quarantine" => Order::Quarantine { for_ms: call.for_ms.ok_or_else(|| missing("for_ms"))? },
-        "reconcile" => Order::Reconcile { outside_next: Nonce(call.next.ok_or_else(|| missing("next"))?) },
+        "reconcile" => {
+            let next = call.next.ok_or_else(|| missing("next"))?;
+            // On a lane that goes well, every slot up to there would be filled, at a cost.
+            let found = api.store.lane(LaneName::new(&lane)?).await?;
+            if found.is_some_and(|lane| lane.status != LaneStatus::Stopped) {
+                return Err(Problem::conflict("only a stopped lane is reconciled, and this one is not"));
+            }
+            Order::Reconcile { outside_next: Nonce(next) }
+        }
         "cancel" => {
             let note = || ErrorNote::new(ErrorClass::Fatal, &format!("cancelled by {}", caller.name));
             let then = if call.requeue { AfterCancel::Requeue } else { AfterCancel::Dead(note()) };

@@ -1,7 +1,7 @@
 //! What a caller is told when a call did not do what it asked: RFC 9457, `application/problem+json`.
 
 use axum::Json;
-use axum::extract::rejection::{JsonRejection, PathRejection, QueryRejection};
+use axum::extract::rejection::{BytesRejection, JsonRejection, PathRejection, QueryRejection};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use roundtrip::listener::SubmitError;
@@ -112,6 +112,12 @@ impl From<ParseError> for Problem {
 
 impl From<JsonRejection> for Problem {
     fn from(rejection: JsonRejection) -> Problem {
+        Problem::new(rejection.status(), rejection.body_text())
+    }
+}
+
+impl From<BytesRejection> for Problem {
+    fn from(rejection: BytesRejection) -> Problem {
         Problem::new(rejection.status(), rejection.body_text())
     }
 }

@@ -5,13 +5,14 @@ use std::time::Duration;
 
 use axum::Json;
 use axum::body::Bytes;
+use axum::extract::rejection::BytesRejection;
 use axum::extract::{Path, Query, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use roundtrip::inbox::Identity;
 use roundtrip::listener::request_with_id;
 use roundtrip::store::op::{Admission, Admit, Effect, Mend, Missing, NewRequest, Outcome, Remedy, Stale};
-use roundtrip::store::query::ListFilter;
+use roundtrip::store::query::{Found, ListFilter};
 use roundtrip::store::{ReadExt, StoreExt};
 use roundtrip::words::{
     ADMIT_MAX, Encoding, OccurrenceId, OrderKey, PAGE_MAX, Payload, RequestId, RouteName, Seq, UnixMs,
@@ -133,11 +134,15 @@ impl Api {
         let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
         let SubmitQuery { id, due_ms, deadline_ms, priority, key, .. } = query;
         let (idempotency_key, trace) = (text("idempotency-key"), text("traceparent").map(String::into_boxed_str));
-        let manner = Manner { id, idempotency_key, due_ms, deadline_ms, priority, key, trace };
+        let manner = Manner { id, idempotency_key: idempotency_key.clone(), due_ms, deadline_ms, priority, key, trace };
         let request = request_of(&route, &identity, payload, manner)?;
         let id = request.id;
+        let (keyed, payload) = (idempotency_key.is_some(), request.payload.clone());
         let accepted = self.admit(vec![request]).await?.into_iter().next();
         let accepted = accepted.ok_or_else(|| Problem::later("the store answered nothing"))?;
+        if keyed && accepted.admission == "known" {
+            self.check_key(id, &payload).await?;
+        }
         if wait.is_some() {
             let found = self.waited(id, wait).await?.ok_or_else(|| gone(id))?;
             return Ok(Json(found).into_response());
@@ -145,6 +150,21 @@ impl Api {
         let status = if accepted.admission == "new" { StatusCode::CREATED } else { StatusCode::OK };
         let location = [(header::LOCATION, accepted.status_url.clone())];
         Ok((status, location, Json(accepted)).into_response())
+    }
+
+    /// Refuses a key that was used for another request, which nothing was stored of.
+    async fn check_key(&self, id: RequestId, payload: &Payload) -> Result<(), Problem> {
+        let same = match self.store.get(id).await? {
+            Some(Found::Live(_, bodies)) => bodies.payload == *payload,
+            // What was asked is forgotten with the end; the id is what is left to compare.
+            Some(Found::Ended(_)) => true,
+            None => false,
+        };
+        if same {
+            Ok(())
+        } else {
+            Err(Problem::conflict("this Idempotency-Key was used for another request: nothing was stored"))
+        }
     }
 
     async fn admit(&self, requests: Vec<NewRequest>) -> Result<Vec<Accepted>, Problem> {
@@ -246,9 +266,9 @@ pub(super) async fn submit(
     Path(route): Path<String>,
     query: Result<Query<SubmitQuery>, axum::extract::rejection::QueryRejection>,
     headers: HeaderMap,
-    bytes: Bytes,
+    bytes: Result<Bytes, BytesRejection>,
 ) -> Result<Response, Problem> {
-    let Query(query) = query?;
+    let (Query(query), bytes) = (query?, bytes?);
     let payload = payload_of(&headers, bytes)?;
     api.submitted(&route, query, &headers, payload).await
 }
@@ -260,9 +280,9 @@ pub(super) async fn submit_at(
     State(api): State<Api>,
     query: Result<Query<BTreeMap<String, String>>, axum::extract::rejection::QueryRejection>,
     headers: HeaderMap,
-    bytes: Bytes,
+    bytes: Result<Bytes, BytesRejection>,
 ) -> Result<Response, Problem> {
-    let Query(mut fields) = query?;
+    let (Query(mut fields), bytes) = (query?, bytes?);
     let forms = api.routes.get(&route).is_some_and(|intake| intake.forms);
     let query = SubmitQuery { wait: fields.remove("wait"), ..SubmitQuery::default() };
     if !forms {

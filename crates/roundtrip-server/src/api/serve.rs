@@ -21,8 +21,8 @@ use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
 use roundtrip::station::{Shutdown, StationError};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpListener;
-use tokio::sync::Semaphore;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 
@@ -30,6 +30,8 @@ use super::problem::Problem;
 
 /// How long a caller has to show its headers, or to shake hands.
 const HEADERS_WITHIN: Duration = Duration::from_secs(10);
+/// How often a caller over HTTP/2 must show that it is there.
+const ALIVE_EVERY: Duration = Duration::from_secs(20);
 /// How long to wait after a connection could not be accepted.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(50);
 /// How long calls under way have to end.
@@ -63,23 +65,31 @@ pub async fn serve(
     let graceful = GracefulShutdown::new();
     let mut under_way = JoinSet::new();
     loop {
-        let Ok(place) = connections.clone().acquire_owned().await else { break };
         while under_way.try_join_next().is_some() {}
         let accepted = tokio::select! {
             () = shutdown.cancelled() => break,
-            accepted = listener.accept() => accepted,
+            accepted = accept(&listener, &connections) => accepted,
         };
-        let stream = match accepted {
-            Ok((stream, _)) => stream,
+        let (stream, place) = match accepted {
+            Ok(accepted) => accepted,
             Err(error) => {
                 tracing::warn!(%error, "a connection was not accepted");
                 tokio::time::sleep(ACCEPT_AGAIN).await;
                 continue;
             }
         };
-        let (router, tls, watcher) = (router.clone(), tls.clone(), graceful.watcher());
+        let (router, tls, watcher, stopping) = (router.clone(), tls.clone(), graceful.watcher(), shutdown.clone());
         under_way.spawn(async move {
             let _place = place;
+            // Whoever connects and says nothing keeps neither others out nor the program from its end.
+            let mut first = [0];
+            let spoken = tokio::select! {
+                () = stopping.cancelled() => false,
+                spoken = tokio::time::timeout(HEADERS_WITHIN, stream.peek(&mut first)) => matches!(spoken, Ok(Ok(1))),
+            };
+            if !spoken {
+                return;
+            }
             match tls {
                 None => converse(stream, router, limits, watcher).await,
                 Some(tls) => {
@@ -97,6 +107,15 @@ pub async fn serve(
     Ok(())
 }
 
+/// The next connection, once there is room for it.
+async fn accept(
+    listener: &TcpListener,
+    connections: &Arc<Semaphore>,
+) -> std::io::Result<(TcpStream, OwnedSemaphorePermit)> {
+    let place = connections.clone().acquire_owned().await.map_err(std::io::Error::other)?;
+    Ok((listener.accept().await?.0, place))
+}
+
 /// Serves one connection until its end.
 async fn converse(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -107,7 +126,9 @@ async fn converse(
     let mut builder = Builder::new(TokioExecutor::new());
     builder.http1().timer(TokioTimer::new()).header_read_timeout(HEADERS_WITHIN).max_buf_size(limits.header_bytes_max);
     let header_list = u32::try_from(limits.header_bytes_max).unwrap_or(u32::MAX);
-    builder.http2().timer(TokioTimer::new()).max_header_list_size(header_list);
+    let http2 = &mut builder.http2();
+    http2.timer(TokioTimer::new()).max_header_list_size(header_list);
+    http2.keep_alive_interval(ALIVE_EVERY).keep_alive_timeout(HEADERS_WITHIN);
     let connection = builder.serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
     if let Err(error) = watcher.watch(connection.into_owned()).await {
         tracing::debug!(%error, "a connection ended badly");

@@ -29,6 +29,9 @@ use schema::unknown_keys;
 /// Most faults that are told of one file.
 const FAULTS_MAX: usize = 100;
 
+const NOT_A_SECRET: &str = "a secret is not written here but named: { env = \"NAME\" } or { file = \"path\" }, \
+                            in a signer under its kind, such as { key = { env = \"NAME\" } }; what is there is not shown";
+
 /// A configuration, and the document that it was read from, which knows where everything stands.
 #[derive(Debug)]
 pub struct Loaded {
@@ -70,7 +73,11 @@ pub fn load(file: &str, text: &str, environment: impl IntoIterator<Item = (Strin
         let missing = text.strip_prefix("missing field `").and_then(|rest| rest.strip_suffix('`'));
         // What is missing only because it was taken out has been told.
         if missing.is_none_or(|key| !removed.contains(&[&path[..], &[key.to_owned()]].concat())) {
-            let text = missing.map_or(text.clone(), |key| format!("`{key}` is missing"));
+            let text = match missing {
+                Some(key) => format!("`{key}` is missing"),
+                None if is_secret(&path) => NOT_A_SECRET.to_owned(),
+                None => text.clone(),
+            };
             faults.0.push(Fault { place: document.place(&path), path: path.clone(), text });
         }
         // An item of a list cannot go without the others moving up: the whole list goes.
@@ -84,6 +91,12 @@ pub fn load(file: &str, text: &str, environment: impl IntoIterator<Item = (Strin
         Some(config) if faults.0.is_empty() => Ok(Loaded { config, document }),
         _ => Err(in_order(faults)),
     }
+}
+
+/// Whether a secret may have been written here: what is there must not be shown.
+fn is_secret(path: &[String]) -> bool {
+    const SECRETS: [&str; 4] = ["signer", "secret", "password", "public_key"];
+    path.iter().any(|part| SECRETS.contains(&part.as_str()))
 }
 
 fn in_order(mut faults: Faults) -> Faults {
@@ -120,7 +133,7 @@ mod tests {
     fn a_short_file_is_enough() {
         let loaded = load("r.toml", "[store]\nurl = \"memory:\"\n[routes.square]\n", []).unwrap();
         let route = &loaded.config.routes["square"];
-        assert_eq!((route.lease, route.submit), (Span::ms(60_000), true));
+        assert_eq!((route.lease, route.submit), (Span::ms(60_000), None));
         assert_eq!(loaded.config.api.listen.to_string(), "127.0.0.1:8080");
     }
 
@@ -147,6 +160,23 @@ chain = "main"
             "r.toml:10:1: routes.square.events.0: `event` is missing",
         ];
         assert_eq!(faults(text), expected);
+    }
+
+    #[test]
+    fn what_may_be_a_secret_is_not_shown() {
+        let secret = "0xac0974bec39a17e36ba4a6b4d238ff944bacb478cbed5efcae784d7bf4f2ff80";
+        let texts = [
+            format!("[lanes.a]\nsigner = \"{secret}\"\n"),
+            format!("[lanes.a]\nsigner = {{ key = \"{secret}\" }}\n"),
+            format!("[lanes.a]\nsigner = {{ mnemonic = \"{secret}\" }}\n"),
+            format!("[lanes.a]\nsigner = {{ keystore = {{ file = \"k\", password = \"{secret}\" }} }}\n"),
+            format!("[api.auth]\nsecret = \"{secret}\"\n"),
+            format!("[destinations.a.webhook]\nurl = \"http://h\"\nsecret = \"{secret}\"\n"),
+        ];
+        for text in texts {
+            let told = faults(&format!("{text}[store]\nurl = \"memory:\"\n")).join("\n");
+            assert!(told.contains("what is there is not shown") && !told.contains("0xac0974"), "{told}");
+        }
     }
 
     #[test]

@@ -149,6 +149,26 @@ impl Default for LogConfig {
     }
 }
 
+impl LogConfig {
+    /// What the log shows. Clients of nodes show whole URLs, with the keys in them, unless they are kept quiet.
+    pub fn filter(&self) -> String {
+        const QUIET: [&str; 3] = ["alloy", "hyper", "reqwest"];
+        let named = QUIET.iter().any(|part| self.level.contains(part));
+        let quiet = "alloy_rpc_client=info,alloy_transport=info,alloy_transport_http=info,hyper=info,hyper_util=info,reqwest=info";
+        if named { self.level.clone() } else { format!("{quiet},{}", self.level) }
+    }
+
+    /// What is no level, if anything is.
+    pub fn misunderstood(&self) -> Option<&str> {
+        const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
+        let level = |part: &&str| {
+            let level = part.rsplit_once('=').map_or(*part, |(_, level)| level).trim();
+            !LEVELS.contains(&level.to_ascii_lowercase().as_str())
+        };
+        self.level.split(',').find(level)
+    }
+}
+
 /// How lines of the log look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
@@ -440,9 +460,9 @@ pub struct RouteConfig {
     /// A request at every tick of a timer.
     #[serde(default)]
     pub every: Option<EveryConfig>,
-    /// Whether requests are taken over the API.
-    #[serde(default = "yes")]
-    pub submit: bool,
+    /// Whether requests are taken over the API; without it, only if they come from nowhere else.
+    #[serde(default)]
+    pub submit: Option<bool>,
     /// A path of its own under which the API takes its requests besides, such as `/price`.
     #[serde(default)]
     pub submit_path: Option<String>,
@@ -523,10 +543,6 @@ pub struct SendingConfig {
     /// a dead letter.
     #[serde(default)]
     pub failure_response: Option<Value>,
-}
-
-fn yes() -> bool {
-    true
 }
 
 fn seen() -> GateConfig {

@@ -137,6 +137,10 @@ impl Plan {
 }
 
 fn check_api(findings: &mut Findings<'_>) {
+    if let Some(word) = findings.loaded.config.log.misunderstood() {
+        findings
+            .add(&["log", "level"], format!("{word:?} is no level: error, warn, info, debug or trace, or part=level"));
+    }
     let api = &findings.loaded.config.api;
     if api.auth.is_none() && !api.listen.ip().is_loopback() {
         let why = format!(

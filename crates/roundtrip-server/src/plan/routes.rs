@@ -126,7 +126,10 @@ fn intake(findings: &mut Findings<'_>, name: &str, config: &RouteConfig, identit
     } else if config.forms {
         findings.add(&["routes", name, "forms"], "parameters are taken under `submit_path` alone, and there is none");
     }
-    let (submit, path, forms) = (config.submit, config.submit_path.clone(), config.forms);
+    // What looks like an event of a chain must not be somebody's call, unless that is wanted.
+    let fed = config.events.len() + config.blocks.len() + config.mempool.len() + config.lists.len() > 0
+        || config.every.is_some();
+    let (submit, path, forms) = (config.submit.unwrap_or(!fed), config.submit_path.clone(), config.forms);
     Intake { submit, path, forms, identity: identity.clone() }
 }
 

@@ -161,6 +161,8 @@ async fn one_process_does_all_and_is_killed_on_the_way() {
     submitter.finish().await.unwrap();
     site.settled(&payloads).await;
     worker.abort();
+    let refused = program.post("/v1/lanes/a/reconcile", &json!({"next": 1_000_000})).await;
+    assert_eq!(refused.0, StatusCode::CONFLICT, "only a stopped lane is reconciled");
     // Nothing was forgotten, so that there is nothing to rebuild.
     assert_eq!(program.get("/v1/destinations/board/rebuild").await.1, json!({"progress": "idle"}));
     program.post("/v1/destinations/board/rebuild", &json!({"patience_ms": 1000})).await;

@@ -1,7 +1,8 @@
 //! The command: what it writes, what it refuses, and what it says then.
 
+use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 use serde_json::json;
 
@@ -152,4 +153,31 @@ async fn the_readme_shows_what_works() {
     assert_eq!(program.answer(&job, json!(49)).await, "done");
     let (_, found) = program.get(&format!("{}?wait=30s", accepted["status_url"].as_str().unwrap())).await;
     assert_eq!((&found["state"], &found["response"]), (&json!("ready"), &json!(49)));
+}
+
+/// Whoever connects and says nothing keeps nobody out, and a stop is heard although there is no room.
+#[tokio::test]
+async fn silent_callers_do_not_hold_up_a_stop() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = Program::start(folder.path(), "[store]\nurl = \"memory:\"\n[api]\nconnections_max = 2\n");
+    let address = program.base().trim_start_matches("http://").to_owned();
+    let silent: Vec<_> = (0..3).map(|_| std::net::TcpStream::connect(&address).unwrap()).collect();
+    let stopped = tokio::task::spawn_blocking(move || program.stop()).await.unwrap();
+    assert!(stopped.contains("stopped"), "{stopped}");
+    drop(silent);
+}
+
+/// A store that is away is waited for, until somebody says stop.
+#[test]
+fn a_program_whose_store_is_away_can_be_stopped() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = "[store]\nurl = \"postgres://me@127.0.0.1:1/none\"\n[api]\nlisten = \"127.0.0.1:0\"\n[routes.a]\n";
+    std::fs::write(folder.path().join("roundtrip.toml"), config).unwrap();
+    let mut child = Command::new(PROGRAM).arg("run").current_dir(folder.path()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map_while(Result::ok);
+    // It has begun to wait when it says that a call is made again.
+    assert!(lines.by_ref().any(|line| line.contains("made again")), "it does not wait");
+    assert!(Command::new("kill").arg("-TERM").arg(child.id().to_string()).status().unwrap().success());
+    assert_eq!(lines.filter(|line| line.contains("ERROR")).count(), 0);
+    assert!(child.wait().unwrap().success());
 }

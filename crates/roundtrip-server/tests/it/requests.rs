@@ -79,6 +79,7 @@ async fn a_repeat_is_recognised_by_its_key_its_id_or_its_content() {
     assert_eq!((first.0, second.0), (StatusCode::CREATED, StatusCode::OK));
     assert_eq!((&first.1["id"], &second.1["admission"]), (&second.1["id"], &json!("known")));
     assert_ne!(keyed("two", json!(1)).await.1["id"], first.1["id"]);
+    assert_eq!(keyed("one", json!(5)).await.0, StatusCode::CONFLICT, "the key is of another request");
 
     let id = "ab".repeat(32);
     let path = format!("/v1/routes/square/requests?id={id}");
@@ -184,9 +185,12 @@ async fn what_cannot_be_taken_is_refused_with_the_reason() {
         let problem: Value = serde_json::from_str(&answer.text().await.unwrap()).unwrap();
         assert!(problem["detail"].as_str().unwrap().contains(part), "{path}: {problem}");
     }
+    let strange = program.call(Method::POST, "/v1/routes/square/pause").header("origin", "https://evil.example");
+    assert_eq!(strange.send().await.unwrap().status(), StatusCode::FORBIDDEN);
     let large = vec![b'1'; 5 << 20];
     let refused = program.call(Method::POST, "/v1/routes/square/requests").body(large).send().await.unwrap();
     assert_eq!(refused.status(), StatusCode::PAYLOAD_TOO_LARGE);
+    assert_eq!(refused.headers()["content-type"], "application/problem+json");
 }
 
 #[tokio::test]
