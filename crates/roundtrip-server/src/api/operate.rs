@@ -39,7 +39,7 @@ fn done(outcome: Outcome, what: &str) -> Result<Json<Done>, Problem> {
     params(("route" = String, Path, description = "Which route."), ("order" = String, Path, description = "`pause` or `resume`.")),
     responses(
         (status = 200, description = "It is so.", body = Done),
-        (status = "default", description = "Why not.", body = Problem, content_type = "application/problem+json"),
+        Problem,
     ),
 )]
 pub(super) async fn route(
@@ -81,7 +81,7 @@ pub(super) struct LaneCall {
     request_body = LaneCall,
     responses(
         (status = 200, description = "It is so.", body = Done),
-        (status = "default", description = "Why not.", body = Problem, content_type = "application/problem+json"),
+        Problem,
     ),
 )]
 pub(super) async fn lane(
@@ -191,7 +191,7 @@ impl Api {
     request_body = RebuildCall,
     responses(
         (status = 200, description = "It has begun.", body = RebuildProgress),
-        (status = "default", description = "Why not.", body = Problem, content_type = "application/problem+json"),
+        Problem,
     ),
 )]
 pub(super) async fn rebuild(
@@ -213,7 +213,7 @@ pub(super) async fn rebuild(
     params(("destination" = String, Path, description = "Which destination.")),
     responses(
         (status = 200, description = "So far.", body = RebuildProgress),
-        (status = "default", description = "Why not.", body = Problem, content_type = "application/problem+json"),
+        Problem,
     ),
 )]
 pub(super) async fn rebuilding(

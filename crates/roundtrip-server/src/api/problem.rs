@@ -9,13 +9,14 @@ use roundtrip::store::StoreError;
 use roundtrip::store::op::Invalid;
 use roundtrip::words::ParseError;
 use serde::Serialize;
-use utoipa::ToSchema;
+use utoipa::{IntoResponses, ToSchema};
 
 /// After how many seconds a caller may come again.
 const AGAIN_AFTER_S: u32 = 1;
 
 /// Why a call was refused.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema, IntoResponses)]
+#[response(status = "default", content_type = "application/problem+json")]
 pub(super) struct Problem {
     /// What kind of problem: `about:blank`, so the status says it.
     #[serde(rename = "type")]

@@ -258,7 +258,7 @@ fn random_bytes() -> [u8; 32] {
     responses(
         (status = 201, description = "It is new, and durable.", body = Accepted),
         (status = 200, description = "It was recognised; or, with `wait`, how it stands.", body = Accepted),
-        (status = "default", description = "Why not.", body = Problem, content_type = "application/problem+json"),
+        Problem,
     ),
 )]
 pub(super) async fn submit(
@@ -329,7 +329,7 @@ fn payload_of(headers: &HeaderMap, bytes: Bytes) -> Result<Payload, Problem> {
     request_body = Bulk,
     responses(
         (status = 200, description = "All are durable.", body = BulkAccepted),
-        (status = "default", description = "Why not; nothing was stored.", body = Problem, content_type = "application/problem+json"),
+        Problem,
     ),
 )]
 pub(super) async fn submit_bulk(
@@ -370,7 +370,7 @@ pub(super) struct WaitQuery {
     params(("id" = String, Path, description = "Which request."), WaitQuery),
     responses(
         (status = 200, description = "How it stands.", body = WireRequest),
-        (status = "default", description = "Why not.", body = Problem, content_type = "application/problem+json"),
+        Problem,
     ),
 )]
 pub(super) async fn get(
@@ -397,7 +397,7 @@ pub(super) struct Timeline {
     params(("id" = String, Path, description = "Which request.")),
     responses(
         (status = 200, description = "What happened.", body = Timeline),
-        (status = "default", description = "Why not.", body = Problem, content_type = "application/problem+json"),
+        Problem,
     ),
 )]
 pub(super) async fn timeline(State(api): State<Api>, Path(id): Path<String>) -> Result<Json<Timeline>, Problem> {
@@ -432,7 +432,7 @@ pub(super) struct ListQuery {
     get, path = "/v1/requests", tag = "requests", params(ListQuery),
     responses(
         (status = 200, description = "A page.", body = WirePage),
-        (status = "default", description = "Why not.", body = Problem, content_type = "application/problem+json"),
+        Problem,
     ),
 )]
 pub(super) async fn list(
@@ -488,7 +488,7 @@ pub(super) struct Mended {
         ("remedy" = String, Path, description = "`retry` a dead letter, `drop` it for good, or `cancel` a request that nothing was sent for.")),
     responses(
         (status = 200, description = "It is done.", body = Mended),
-        (status = "default", description = "Why not.", body = Problem, content_type = "application/problem+json"),
+        Problem,
     ),
 )]
 pub(super) async fn mend(

@@ -39,7 +39,7 @@ pub(super) struct Counts {
     get, path = "/v1/counts", tag = "watch",
     responses(
         (status = 200, description = "The counts.", body = Counts),
-        (status = "default", description = "Why not.", body = Problem, content_type = "application/problem+json"),
+        Problem,
     ),
 )]
 pub(super) async fn counts(State(api): State<Api>) -> Result<Json<Counts>, Problem> {
@@ -59,7 +59,7 @@ pub(super) struct Routes {
     get, path = "/v1/routes", tag = "watch",
     responses(
         (status = 200, description = "The routes.", body = Routes),
-        (status = "default", description = "Why not.", body = Problem, content_type = "application/problem+json"),
+        Problem,
     ),
 )]
 pub(super) async fn routes(State(api): State<Api>) -> Result<Json<Routes>, Problem> {
@@ -79,7 +79,7 @@ pub(super) struct Lanes {
     get, path = "/v1/lanes", tag = "watch",
     responses(
         (status = 200, description = "The lanes.", body = Lanes),
-        (status = "default", description = "Why not.", body = Problem, content_type = "application/problem+json"),
+        Problem,
     ),
 )]
 pub(super) async fn lanes(State(api): State<Api>) -> Result<Json<Lanes>, Problem> {
@@ -92,7 +92,7 @@ pub(super) async fn lanes(State(api): State<Api>) -> Result<Json<Lanes>, Problem
     get, path = "/v1/lanes/{lane}", tag = "watch", params(("lane" = String, Path, description = "Which lane.")),
     responses(
         (status = 200, description = "The lane.", body = WireLane),
-        (status = "default", description = "Why not.", body = Problem, content_type = "application/problem+json"),
+        Problem,
     ),
 )]
 pub(super) async fn lane(State(api): State<Api>, Path(lane): Path<String>) -> Result<Json<WireLane>, Problem> {
@@ -112,7 +112,7 @@ pub(super) struct Origins {
     get, path = "/v1/origins", tag = "watch",
     responses(
         (status = 200, description = "The origins.", body = Origins),
-        (status = "default", description = "Why not.", body = Problem, content_type = "application/problem+json"),
+        Problem,
     ),
 )]
 pub(super) async fn origins(State(api): State<Api>) -> Result<Json<Origins>, Problem> {
@@ -156,7 +156,7 @@ impl UpdatesQuery {
     get, path = "/v1/updates", tag = "watch", params(UpdatesQuery),
     responses(
         (status = 200, description = "The stream.", body = WireEntry, content_type = "text/event-stream"),
-        (status = "default", description = "Why not.", body = Problem, content_type = "application/problem+json"),
+        Problem,
     ),
 )]
 pub(super) async fn updates(

@@ -108,7 +108,7 @@ impl From<Grant> for Job {
     post, path = "/v1/work/lease", tag = "work", request_body = LeaseCall,
     responses(
         (status = 200, description = "What was handed out.", body = Leased),
-        (status = "default", description = "Why not.", body = Problem, content_type = "application/problem+json"),
+        Problem,
     ),
 )]
 pub(super) async fn lease(
@@ -363,7 +363,7 @@ impl Api {
     post, path = "/v1/work/extend", tag = "work", request_body = ExtendCall,
     responses(
         (status = 200, description = "What became of each.", body = Results),
-        (status = "default", description = "Why not.", body = Problem, content_type = "application/problem+json"),
+        Problem,
     ),
 )]
 pub(super) async fn extend(
@@ -388,7 +388,7 @@ pub(super) async fn extend(
     post, path = "/v1/work/answer", tag = "work", request_body = AnswerCall,
     responses(
         (status = 200, description = "What became of each.", body = Results),
-        (status = "default", description = "Why not.", body = Problem, content_type = "application/problem+json"),
+        Problem,
     ),
 )]
 pub(super) async fn answer(
@@ -425,7 +425,7 @@ fn item(item: &Item) -> Result<op::Gather, Problem> {
     post, path = "/v1/work/fail", tag = "work", request_body = FailCall,
     responses(
         (status = 200, description = "What became of each.", body = Results),
-        (status = "default", description = "Why not.", body = Problem, content_type = "application/problem+json"),
+        Problem,
     ),
 )]
 pub(super) async fn fail(
@@ -459,7 +459,7 @@ pub(super) async fn fail(
     post, path = "/v1/work/release", tag = "work", request_body = ReleaseCall,
     responses(
         (status = 200, description = "What became of each.", body = Results),
-        (status = "default", description = "Why not.", body = Problem, content_type = "application/problem+json"),
+        Problem,
     ),
 )]
 pub(super) async fn release(

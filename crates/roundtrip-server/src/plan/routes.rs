@@ -35,17 +35,20 @@ pub struct RoutePlan {
 }
 
 /// What a route reads of one chain.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Feed {
     watches: Vec<Watch>,
     ticks: Vec<std::num::NonZeroU64>,
-    from_block: Option<u64>,
+    /// The lowest of the first blocks that its events and ticks name.
+    from_block: Height,
 }
 
-impl Feed {
-    fn starts_at(&mut self, block: u64) {
-        self.from_block = Some(self.from_block.map_or(block, |first| first.min(block)));
-    }
+/// The feed of a chain, which starts at this block or lower.
+fn feed_from<'a>(feeds: &'a mut BTreeMap<String, Feed>, chain: &str, block: u64) -> &'a mut Feed {
+    let from_block = Height(block);
+    let feed = feeds.entry(chain.to_owned()).or_insert(Feed { watches: Vec::new(), ticks: Vec::new(), from_block });
+    feed.from_block = feed.from_block.min(from_block);
+    feed
 }
 
 /// Reads a route; `None`, and faults, if it makes no sense.
@@ -68,16 +71,12 @@ pub(super) fn plan(
             let watch = watch_of(findings, &path, &route, event, identity.clone(), kind == "events");
             let (Some(_), Some(watch)) = (chain, watch) else { continue };
             check_call(findings, &path, config, destinations, &watch, kind);
-            let feed = feeds.entry(event.chain.clone()).or_default();
-            feed.watches.push(watch);
-            feed.starts_at(event.from_block);
+            feed_from(&mut feeds, &event.chain, event.from_block).watches.push(watch);
         }
     }
     for (n, blocks) in config.blocks.iter().enumerate() {
         if findings.chain(&["routes", name, "blocks", &n.to_string(), "chain"], &blocks.chain).is_some() {
-            let feed = feeds.entry(blocks.chain.clone()).or_default();
-            feed.ticks.push(blocks.every);
-            feed.starts_at(blocks.from_block);
+            feed_from(&mut feeds, &blocks.chain, blocks.from_block).ticks.push(blocks.every);
         }
     }
     let mut mempools = Vec::new();
@@ -337,7 +336,7 @@ impl RoutePlan {
             let Some(chain) = chains.get(origin) else { continue };
             let defaults = FollowerOptions::default();
             let options = FollowerOptions {
-                from_block: Height(feed.from_block.unwrap_or(0)),
+                from_block: feed.from_block,
                 range: chain.range,
                 reorg_max: chain.reorg_max.unwrap_or(defaults.reorg_max),
                 poll: chain.poll.0,
@@ -383,7 +382,7 @@ impl RoutePlan {
             let Some(chain) = chains.get(origin) else { continue };
             match self.source(chain, feed) {
                 Ok(source) => {
-                    for trouble in source.probe(Height(feed.from_block.unwrap_or(0))).await {
+                    for trouble in source.probe(feed.from_block).await {
                         let text = format!("for route {name}: {trouble}");
                         faults.push(loaded.fault(&["chains", origin], text));
                     }
