@@ -7,11 +7,12 @@ use serde_json::Value;
 use tokio::task::JoinSet;
 
 use crate::Shutdown;
-use crate::client::{CallError, Client, Failed, Job, Kept, Outcome, Verdict};
+use crate::client::{CallError, Client, Failed, Job, Kept, Leased, Outcome, Settings, Verdict};
+use crate::stream::{Stream, Warnings};
 
 /// How long to wait after a call that came to nothing, at first and at most.
-const AGAIN_FIRST: Duration = Duration::from_millis(50);
-const AGAIN_MAX: Duration = Duration::from_secs(5);
+pub(crate) const AGAIN_FIRST: Duration = Duration::from_millis(50);
+pub(crate) const AGAIN_MAX: Duration = Duration::from_secs(5);
 
 /// How a worker works.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,16 +46,73 @@ pub enum Failure {
     Never(String),
 }
 
+/// How what a worker says travels.
+#[derive(Clone)]
+enum Way {
+    Calls(Client),
+    Stream(Arc<Stream>),
+}
+
+impl Way {
+    async fn lease(&self, options: &Options, max: usize) -> Result<Leased, CallError> {
+        match self {
+            Way::Calls(client) => client.lease(&options.route, &options.name, max, options.wait).await,
+            Way::Stream(stream) => stream.lease(max).await,
+        }
+    }
+
+    async fn extend(&self, job: &Job) -> Result<Kept, CallError> {
+        match self {
+            Way::Calls(client) => client.extend(job).await,
+            Way::Stream(stream) => stream.extend(job).await,
+        }
+    }
+
+    async fn answer(&self, job: &Job, response: &Value) -> Result<Kept, CallError> {
+        match self {
+            Way::Calls(client) => client.answer(job, response).await,
+            Way::Stream(stream) => stream.answer(job, response).await,
+        }
+    }
+
+    async fn fail(&self, job: &Job, failed: &Failed) -> Result<Kept, CallError> {
+        match self {
+            Way::Calls(client) => client.fail(job, failed).await,
+            Way::Stream(stream) => stream.fail(job, failed).await,
+        }
+    }
+
+    async fn release(&self, job: &Job) -> Result<Kept, CallError> {
+        match self {
+            Way::Calls(client) => client.release(job).await,
+            Way::Stream(stream) => stream.release(job).await,
+        }
+    }
+
+    fn warnings(&self) -> Warnings {
+        match self {
+            Way::Calls(_) => Warnings::never(),
+            Way::Stream(stream) => stream.warnings(),
+        }
+    }
+}
+
 /// A worker.
 pub struct Worker {
-    client: Client,
+    way: Way,
     options: Options,
 }
 
 impl Worker {
-    /// Works through this client.
+    /// Works through this client: a call for every lease, answer and extension.
     pub fn new(client: Client, options: Options) -> Worker {
-        Worker { client, options }
+        Worker { way: Way::Calls(client), options }
+    }
+
+    /// Works over one stream, on which much is under way at a time. Must be called in a runtime.
+    pub fn streaming(settings: Settings, options: Options) -> Result<Worker, CallError> {
+        let stream = Stream::open(settings, &options)?;
+        Ok(Worker { way: Way::Stream(Arc::new(stream)), options })
     }
 
     /// Works until told to stop, and then until nothing is in hand; an error if the program
@@ -70,22 +128,19 @@ impl Worker {
                 under_way.join_next().await;
             }
             let room = self.options.in_flight.max(1) - under_way.len();
-            let Options { route, name, wait, .. } = &self.options;
-            let lease = self.client.lease(route, name, room, *wait);
             let leased = tokio::select! {
                 // Work that is handed out meanwhile is not heard of: its lease runs out.
                 () = shutdown.cancelled() => break,
-                leased = lease => leased,
+                leased = self.way.lease(&self.options, room) => leased,
             };
             match leased {
                 Ok(leased) => {
                     again = AGAIN_FIRST;
                     for job in leased.jobs {
-                        let (client, keep_every, handler) =
-                            (self.client.clone(), self.options.keep_every, handler.clone());
+                        let (way, keep_every, handler) = (self.way.clone(), self.options.keep_every, handler.clone());
                         under_way.spawn(async move {
                             let work = handler(job.clone());
-                            one(&client, keep_every, job, work).await;
+                            one(&way, keep_every, job, work).await;
                         });
                     }
                 }
@@ -100,27 +155,32 @@ impl Worker {
                 Err(error) => return Err(error),
             }
         }
+        if let Way::Stream(stream) = &self.way {
+            stream.give_back().await;
+        }
         while under_way.join_next().await.is_some() {}
         Ok(())
     }
 }
 
 /// Works on one job, and says what came of it.
-async fn one(client: &Client, keep_every: Duration, job: Job, work: impl Future<Output = Result<Value, Failure>>) {
+async fn one(way: &Way, keep_every: Duration, job: Job, work: impl Future<Output = Result<Value, Failure>>) {
     tokio::pin!(work);
+    let mut warnings = way.warnings();
     let ended = loop {
         tokio::select! {
             ended = &mut work => break ended,
             () = tokio::time::sleep(keep_every) => {}
+            () = warnings.next() => {}
         }
         // A call that came to nothing is made again the next time.
-        if let Ok(Kept { result, notices, .. }) = client.extend(&job).await
+        if let Ok(Kept { result, notices, .. }) = way.extend(&job).await
             && (result != Outcome::Done || notices.iter().any(|notice| notice == "superseded"))
         {
             tracing::warn!(request = job.id, ?result, ?notices, "the work is no longer wanted, and dropped");
             if result == Outcome::Done {
                 // It is to be handed out again, with its new content; else the lease runs out.
-                let _unheard = client.release(&job).await;
+                let _unheard = way.release(&job).await;
             }
             return;
         }
@@ -128,16 +188,17 @@ async fn one(client: &Client, keep_every: Duration, job: Job, work: impl Future<
     let mut again = AGAIN_FIRST;
     loop {
         let told = match &ended {
-            Ok(response) => client.answer(&job, response).await,
-            Err(Failure::Retry(error)) => {
-                client.fail(&job, &Failed { error: error.clone(), then: Verdict::Retry }).await
-            }
-            Err(Failure::Never(error)) => {
-                client.fail(&job, &Failed { error: error.clone(), then: Verdict::Dead }).await
-            }
+            Ok(response) => way.answer(&job, response).await,
+            Err(Failure::Retry(error)) => way.fail(&job, &Failed { error: error.clone(), then: Verdict::Retry }).await,
+            Err(Failure::Never(error)) => way.fail(&job, &Failed { error: error.clone(), then: Verdict::Dead }).await,
         };
         match told {
             Ok(Kept { result: Outcome::Done, .. }) => return,
+            // What follows from it finds no room; the lease is kept while it is offered again.
+            Ok(Kept { result: Outcome::Full, .. }) => {
+                let _kept = way.extend(&job).await;
+                tokio::time::sleep(again).await;
+            }
             Ok(Kept { result, detail, .. }) => {
                 return tracing::warn!(request = job.id, ?result, ?detail, "what came of the work was not taken");
             }

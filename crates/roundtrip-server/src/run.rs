@@ -71,7 +71,7 @@ async fn with_api(relay: Relay, config: &Config, plan: &Plan, store: Arc<dyn Sto
     tracing::info!(address = %listener.local_addr()?, tls = tls.is_some(), auth = keys.is_some(), "the API listens");
     let intakes = plan.routes.iter().map(|(name, route)| (name.clone(), route.intake())).collect();
     let (wait_max, calls_per_second) = (config.api.wait_max.0, config.api.calls_per_second);
-    let (manners, rebuilds) = (Manners { keys, calls_per_second, wait_max }, relay.rebuilds());
+    let (manners, rebuilds) = (Manners { keys, calls_per_second, wait_max, body_bytes_max }, relay.rebuilds());
     Ok(relay.station("api", move |shutdown| {
         let api = Api::new(store, intakes, rebuilds, manners, shutdown.clone());
         serve(listener, api.router(), limits, tls, shutdown)

@@ -49,11 +49,21 @@ pub struct Claims {
     pub roles: Vec<Role>,
 }
 
+impl Claims {
+    /// Until when this process takes them, as far as its clock can tell.
+    fn until(&self) -> Option<Instant> {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Instant::now().checked_add(Duration::from_secs(self.exp.saturating_add(LEEWAY_S)).saturating_sub(now))
+    }
+}
+
 /// Whoever calls.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Caller {
     /// Their name.
     pub name: String,
+    /// Until when they may be listened to.
+    pub until: Option<Instant>,
 }
 
 /// How tokens are checked.
@@ -151,7 +161,7 @@ pub(super) async fn guard(State(guard): State<Guard>, mut request: Request, next
             let why = "without [api.auth] only this machine is served, under the names localhost and 127.0.0.1";
             return Err(Problem::new(StatusCode::FORBIDDEN, why));
         }
-        None => Caller { name: "anybody".to_owned() },
+        None => Caller { name: "anybody".to_owned(), until: None },
         Some(keys) => {
             let given = request.headers().get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
             let token =
@@ -165,7 +175,7 @@ pub(super) async fn guard(State(guard): State<Guard>, mut request: Request, next
                 let detail = format!("this needs one of the roles {:?}", guard.roles).to_lowercase();
                 return Err(Problem::new(StatusCode::FORBIDDEN, detail));
             }
-            Caller { name: claims.sub }
+            Caller { until: claims.until(), name: claims.sub }
         }
     };
     if guard.rates.as_ref().is_some_and(|rates| !rates.take(&caller.name, Instant::now())) {

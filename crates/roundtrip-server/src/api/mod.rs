@@ -12,6 +12,7 @@ pub mod auth;
 mod body;
 mod operate;
 mod problem;
+mod pull;
 mod rate;
 mod requests;
 mod serve;
@@ -27,7 +28,7 @@ use std::time::Duration;
 
 use axum::extract::State;
 use axum::http::StatusCode;
-use axum::middleware::from_fn_with_state;
+use axum::middleware::{from_fn, from_fn_with_state};
 use axum::{Json, Router};
 use roundtrip::inbox::Identity;
 use roundtrip::listener::Submitter;
@@ -50,6 +51,8 @@ const READY_WITHIN: Duration = Duration::from_secs(3);
 
 /// Who may submit.
 const SUBMITTERS: &[Role] = &[Role::Submitter, Role::Operator];
+/// Who may work.
+const WORKERS: &[Role] = &[Role::Worker];
 
 /// What calls work with.
 #[derive(Clone)]
@@ -71,6 +74,7 @@ pub struct Inner {
     guards: Guards,
     rebuilds: BTreeMap<String, Rebuild>,
     wait_max: Duration,
+    body_bytes_max: usize,
     shutdown: Shutdown,
 }
 
@@ -94,6 +98,8 @@ pub struct Manners {
     pub calls_per_second: Option<NonZeroU32>,
     /// How long a call waits for work or for an answer, at the most.
     pub wait_max: Duration,
+    /// Largest message of a stream, in bytes.
+    pub body_bytes_max: usize,
 }
 
 /// How a route takes requests over the API.
@@ -125,10 +131,10 @@ impl Api {
         shutdown: Shutdown,
     ) -> Api {
         let submitter = Submitter::new(store.clone());
-        let Manners { keys, calls_per_second, wait_max } = manners;
+        let Manners { keys, calls_per_second, wait_max, body_bytes_max } = manners;
         let rates = calls_per_second.map(|most| Arc::new(Rates::new(most.get())));
         let guards = Guards { keys: keys.map(Arc::new), rates };
-        Api(Arc::new(Inner { store, submitter, routes, guards, rebuilds, wait_max, shutdown }))
+        Api(Arc::new(Inner { store, submitter, routes, guards, rebuilds, wait_max, body_bytes_max, shutdown }))
     }
 
     /// All calls.
@@ -143,7 +149,11 @@ impl Api {
             let submitting = axum::routing::post(submit).route_layer(from_fn_with_state(guarding, guard));
             router = router.route(path, submitting);
         }
+        let pulling = axum::routing::post_service(pull::service(self.clone(), self.body_bytes_max))
+            .route_layer(from_fn_with_state(self.guards.with(WORKERS), guard))
+            .route_layer(from_fn(pull::refused_in_its_words));
         router
+            .route(pull::PATH, pulling)
             .route("/v1/openapi.json", axum::routing::get(move || async move { Json((*document).clone()) }))
             .fallback(|| async {
                 Problem::not_found("there is nothing at this path; /v1/openapi.json names what there is")
@@ -186,7 +196,7 @@ impl Api {
         open.merge(guarded(viewer, &[Role::Viewer, Role::Operator]))
             .merge(guarded(reader, &[Role::Viewer, Role::Operator, Role::Submitter]))
             .merge(guarded(submitter, SUBMITTERS))
-            .merge(guarded(worker, &[Role::Worker]))
+            .merge(guarded(worker, WORKERS))
             .merge(guarded(operator, &[Role::Operator]))
             .split_for_parts()
     }

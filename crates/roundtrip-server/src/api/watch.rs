@@ -2,13 +2,13 @@
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use axum::Json;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, State};
 use axum::http::HeaderMap;
 use axum::response::sse::{Event, KeepAlive, Sse};
+use axum::{Extension, Json};
 use futures_util::Stream;
 use roundtrip::store::query::JournalPage;
 use roundtrip::store::{Changes, ReadExt, Topic};
@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use super::Api;
+use super::auth::Caller;
 use super::problem::Problem;
 use super::views::{WireCount, WireEntry, WireLane, WireOrigin, WireRoute};
 
@@ -162,6 +163,7 @@ impl UpdatesQuery {
 pub(super) async fn updates(
     State(api): State<Api>,
     query: Result<Query<UpdatesQuery>, QueryRejection>,
+    Extension(caller): Extension<Caller>,
     headers: HeaderMap,
 ) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, Problem> {
     let Query(query) = query?;
@@ -172,7 +174,7 @@ pub(super) async fn updates(
         None => api.store.journal(u64::MAX, 1).await?.head,
     };
     let changes = api.store.changes(Topic::Journal);
-    let reader = Reader { api, query, from, changes, ready: VecDeque::new() };
+    let reader = Reader { api, query, from, changes, until: caller.until, ready: VecDeque::new() };
     let stream = futures_util::stream::unfold(reader, |mut reader| async move {
         let event = reader.next().await?;
         Some((Ok(event), reader))
@@ -186,17 +188,19 @@ struct Reader {
     query: UpdatesQuery,
     from: u64,
     changes: Changes,
+    /// When the caller's token expires.
+    until: Option<Instant>,
     ready: VecDeque<Event>,
 }
 
 impl Reader {
-    /// The next event; `None` when the program stops.
+    /// The next event; `None` when the program stops, or the caller may no longer listen.
     async fn next(&mut self) -> Option<Event> {
         loop {
             if let Some(event) = self.ready.pop_front() {
                 return Some(event);
             }
-            if self.api.stopping() {
+            if self.api.stopping() || self.until.is_some_and(|until| Instant::now() >= until) {
                 return None;
             }
             // A store that does not answer now is asked again.

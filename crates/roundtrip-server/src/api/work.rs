@@ -9,10 +9,12 @@ use std::time::Duration;
 use axum::Json;
 use axum::extract::State;
 use axum::extract::rejection::JsonRejection;
-use roundtrip::store::op::{self, Effect, Grant, Missing, Notice, Op, Outcome, Stale, Verdict};
+use roundtrip::inbox::StateKind;
+use roundtrip::store::op::{self, Effect, Grant, Missing, Notice, Op, Outcome, Stale};
 use roundtrip::store::{StoreExt, Topic};
 use roundtrip::words::{
-    BATCH_OPS_MAX, ClaimId, ErrorClass, ErrorNote, GroupKey, ItemId, RequestId, RouteName, Token, WorkerName,
+    BATCH_OPS_MAX, ClaimId, ErrorClass, ErrorNote, GroupKey, ItemId, ParseError, Payload, RequestId, RouteName, Token,
+    UnixMs, WorkerName,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -25,9 +27,9 @@ use super::problem::Problem;
 use super::views::{State as WireState, WireMoment, WireStanding};
 
 /// Most requests in one lease.
-const LEASE_MAX: usize = 256;
+pub(super) const LEASE_MAX: usize = 256;
 /// How often to look for work without a hint.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+pub(super) const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// Asks for work.
 #[derive(Clone, Debug, Deserialize, ToSchema)]
@@ -128,11 +130,7 @@ pub(super) async fn lease(
     };
     let mut changes = api.store.changes(Topic::Inbox(route));
     loop {
-        let jobs = match api.store.apply_one(lease.clone()).await? {
-            Outcome::Applied(Effect::Leased(grants)) | Outcome::Duplicate(Effect::Leased(grants)) => grants,
-            Outcome::Invalid(invalid) => return Err(invalid.into()),
-            other => return Err(Problem::conflict(format!("refused: {other:?}"))),
-        };
+        let jobs = granted(api.store.apply_one(lease.clone()).await?)?;
         if !jobs.is_empty() || Instant::now() >= until || api.stopping() {
             return Ok(Json(Leased { jobs: jobs.into_iter().map(Job::from).collect() }));
         }
@@ -141,6 +139,15 @@ pub(super) async fn lease(
             () = tokio::time::sleep_until(until.min(Instant::now() + LOOK_EVERY)) => {}
             () = api.shutdown.cancelled() => {}
         }
+    }
+}
+
+/// What a lease came to.
+pub(super) fn granted(outcome: Outcome) -> Result<Vec<Grant>, Problem> {
+    match outcome {
+        Outcome::Applied(Effect::Leased(grants)) | Outcome::Duplicate(Effect::Leased(grants)) => Ok(grants),
+        Outcome::Invalid(invalid) => Err(invalid.into()),
+        other => Err(Problem::conflict(format!("refused: {other:?}"))),
     }
 }
 
@@ -309,34 +316,73 @@ pub(super) struct JobResult {
     pub detail: Option<String>,
 }
 
-fn notice(notice: &Notice) -> &'static str {
-    match notice {
-        Notice::Finalized => "finalized",
-        Notice::Orphaned => "orphaned",
-        Notice::Included => "included",
-        Notice::Superseded => "superseded",
+/// What became of an operation on a leased request.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Told {
+    pub(super) verdict: Verdict,
+    pub(super) state: Option<StateKind>,
+    pub(super) until: Option<UnixMs>,
+    pub(super) notices: Vec<Notice>,
+    pub(super) detail: Option<String>,
+}
+
+/// The short of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Verdict {
+    #[default]
+    Done,
+    Superseded,
+    Lost,
+    Unknown,
+    Invalid,
+    Full,
+}
+
+impl From<Outcome> for Told {
+    fn from(outcome: Outcome) -> Told {
+        let bare = |verdict| Told { verdict, ..Told::default() };
+        match outcome {
+            Outcome::Applied(effect) | Outcome::Duplicate(effect) => match effect {
+                Effect::Extended(until, notices) => Told { until: Some(until), notices, ..Told::default() },
+                Effect::Now(state) => Told { state: Some(state), ..Told::default() },
+                _ => Told::default(),
+            },
+            Outcome::Stale(Stale::Superseded) => bare(Verdict::Superseded),
+            Outcome::Stale(Stale::Lease(state) | Stale::State(state)) => {
+                Told { state: Some(state), ..bare(Verdict::Lost) }
+            }
+            Outcome::NotFound(Missing::Request(_)) => bare(Verdict::Unknown),
+            Outcome::Invalid(invalid) => Told { detail: Some(invalid.to_string()), ..bare(Verdict::Invalid) },
+            Outcome::Full(full) => Told { detail: Some(format!("no room: {full:?}")), ..bare(Verdict::Full) },
+            other => Told { detail: Some(format!("{other:?}")), ..bare(Verdict::Lost) },
+        }
     }
 }
 
-fn result_of(id: String, outcome: Outcome) -> JobResult {
-    let bare =
-        |result| JobResult { id: id.clone(), result, state: None, until_ms: None, notices: Vec::new(), detail: None };
-    match outcome {
-        Outcome::Applied(effect) | Outcome::Duplicate(effect) => match effect {
-            Effect::Extended(until, notices) => {
-                JobResult { until_ms: Some(until.0), notices: notices.iter().map(notice).collect(), ..bare("done") }
-            }
-            Effect::Now(state) => JobResult { state: Some(state.into()), ..bare("done") },
-            _ => bare("done"),
-        },
-        Outcome::Stale(Stale::Superseded) => bare("superseded"),
-        Outcome::Stale(Stale::Lease(state) | Stale::State(state)) => {
-            JobResult { state: Some(state.into()), ..bare("lost") }
+impl JobResult {
+    fn of(id: String, told: Told) -> JobResult {
+        let result = match told.verdict {
+            Verdict::Done => "done",
+            Verdict::Superseded => "superseded",
+            Verdict::Lost => "lost",
+            Verdict::Unknown => "unknown",
+            Verdict::Invalid => "invalid",
+            Verdict::Full => "full",
+        };
+        let notice = |notice: &Notice| match notice {
+            Notice::Finalized => "finalized",
+            Notice::Orphaned => "orphaned",
+            Notice::Included => "included",
+            Notice::Superseded => "superseded",
+        };
+        JobResult {
+            id,
+            result,
+            state: told.state.map(WireState::from),
+            until_ms: told.until.map(|until| until.0),
+            notices: told.notices.iter().map(notice).collect(),
+            detail: told.detail,
         }
-        Outcome::NotFound(Missing::Request(_)) => bare("unknown"),
-        Outcome::Invalid(invalid) => JobResult { detail: Some(invalid.to_string()), ..bare("invalid") },
-        Outcome::Full(full) => JobResult { detail: Some(format!("no room: {full:?}")), ..bare("full") },
-        other => JobResult { detail: Some(format!("{other:?}")), ..bare("lost") },
     }
 }
 
@@ -354,7 +400,9 @@ impl Api {
         let ids: Vec<String> = jobs.iter().map(id).collect();
         let batch: Vec<Op> = jobs.into_iter().map(op).collect::<Result<_, _>>()?;
         let outcomes = self.store.apply(batch).await?;
-        Ok(Json(Results { jobs: ids.into_iter().zip(outcomes).map(|(id, outcome)| result_of(id, outcome)).collect() }))
+        Ok(Json(Results {
+            jobs: ids.into_iter().zip(outcomes).map(|(id, outcome)| JobResult::of(id, outcome.into())).collect(),
+        }))
     }
 }
 
@@ -400,8 +448,10 @@ pub(super) async fn answer(
         call.jobs,
         |job| job.id.clone(),
         |job| {
-            let follow_ups = job.follow_ups.iter().map(follow_up).collect::<Result<_, _>>()?;
-            let items = job.items.iter().map(item).collect::<Result<_, _>>()?;
+            let follow_up = |new: &FollowUp| Ok(follow_up(&new.route, body::read(new.encoding, &new.payload)?)?);
+            let follow_ups = job.follow_ups.iter().map(follow_up).collect::<Result<_, Problem>>()?;
+            let item = |new: &Item| Ok(item(&new.group, body::read(new.encoding, &new.payload)?)?);
+            let items = job.items.iter().map(item).collect::<Result<_, Problem>>()?;
             let response = body::read(job.encoding, &job.response)?;
             Ok(op::Answer { id: job.id.parse()?, token: job.token.parse()?, response, follow_ups, items }.into())
         },
@@ -409,15 +459,15 @@ pub(super) async fn answer(
     .await
 }
 
-fn follow_up(follow_up: &FollowUp) -> Result<op::NewRequest, Problem> {
-    let payload = body::read(follow_up.encoding, &follow_up.payload)?;
-    Ok(roundtrip::listener::request(&RouteName::new(&follow_up.route)?, payload))
+/// A request that follows from an answer.
+pub(super) fn follow_up(route: &str, payload: Payload) -> Result<op::NewRequest, ParseError> {
+    Ok(roundtrip::listener::request(&RouteName::new(route)?, payload))
 }
 
-fn item(item: &Item) -> Result<op::Gather, Problem> {
-    let payload = body::read(item.encoding, &item.payload)?;
-    let id = ItemId::of(&[item.group.as_bytes(), &payload.bytes]);
-    Ok(op::Gather { group: GroupKey::new(&item.group)?, item: id, payload, plan: None })
+/// An item that follows from an answer.
+pub(super) fn item(group: &str, payload: Payload) -> Result<op::Gather, ParseError> {
+    let id = ItemId::of(&[group.as_bytes(), &payload.bytes]);
+    Ok(op::Gather { group: GroupKey::new(group)?, item: id, payload, plan: None })
 }
 
 /// Reports failures.
@@ -437,21 +487,26 @@ pub(super) async fn fail(
         call.jobs,
         |job| job.id.clone(),
         |job| {
-            let class = match (job.transport, job.then) {
-                (true, _) => ErrorClass::Transport,
-                (false, Then::Retry) => ErrorClass::Retryable,
-                (false, Then::Dead) => ErrorClass::Fatal,
-            };
             let response = job.response.as_deref().map(|value| body::read(WireEncoding::Json, value)).transpose()?;
-            let verdict = match job.then {
-                Then::Retry => Verdict::Retry { after_ms: job.after_ms },
-                Then::Dead => Verdict::Dead { response },
+            let then = match job.then {
+                Then::Retry => op::Verdict::Retry { after_ms: job.after_ms },
+                Then::Dead => op::Verdict::Dead { response },
             };
-            let error = ErrorNote::new(class, &job.error);
+            let (error, verdict) = failure(&job.error, job.transport, then);
             Ok(op::Fail { id: job.id.parse()?, token: job.token.parse()?, error, verdict }.into())
         },
     )
     .await
+}
+
+/// What a failure is recorded as.
+pub(super) fn failure(error: &str, transport: bool, then: op::Verdict) -> (ErrorNote, op::Verdict) {
+    let class = match then {
+        _ if transport => ErrorClass::Transport,
+        op::Verdict::Retry { .. } => ErrorClass::Retryable,
+        op::Verdict::Dead { .. } => ErrorClass::Fatal,
+    };
+    (ErrorNote::new(class, error), then)
 }
 
 /// Gives work back at no cost.

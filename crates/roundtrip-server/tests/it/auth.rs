@@ -5,7 +5,10 @@ use std::time::Duration;
 use reqwest::{Method, StatusCode};
 use roundtrip_server::api::auth::{Role, sign};
 
+use tonic::Code;
+
 use super::program::Program;
+use super::stream::{Line, wants};
 
 const SECRET: &str = "a secret of more than 32 bytes, for tests";
 const CONFIG: &str = r#"
@@ -80,6 +83,16 @@ async fn every_call_wants_a_good_token_with_its_role() {
             let refused = [StatusCode::UNAUTHORIZED, StatusCode::FORBIDDEN].contains(&found);
             assert_eq!(refused, !roles.contains(&role), "{method} {path} by {role:?}: {found}");
         }
+    }
+    // The stream of work is no call that the document describes.
+    let pull =
+        async |token: Option<&str>| Line::open(program.base(), token, wants("work", 0)).await.err().map(|e| e.code());
+    for bad in [None, Some(""), Some(forged.as_str()), Some(&expired), Some(&unsigned)] {
+        assert_eq!(pull(bad).await, Some(Code::Unauthenticated), "{bad:?}");
+    }
+    for role in all {
+        let token = sign(SECRET.as_bytes(), "r", &[role], HOUR).unwrap();
+        assert_eq!(pull(Some(&token)).await, (role != Role::Worker).then_some(Code::PermissionDenied), "{role:?}");
     }
     let said = program.stop();
     assert!(!said.contains(SECRET) && !said.contains(&viewer), "no secret is in the log");

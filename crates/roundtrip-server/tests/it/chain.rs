@@ -21,22 +21,22 @@ const REQUESTS: usize = 60;
 const LANES: [usize; 2] = [8, 9];
 
 /// A node with the sample contract, and who asks there.
-struct Site {
-    node: Node,
+pub(crate) struct Site {
+    pub(crate) node: Node,
     board: Address,
     keys: Vec<(&'static str, String)>,
 }
 
 impl Site {
-    async fn ready() -> Site {
-        let node =
-            Node::anvil(AnvilOptions { mining: Mining::Every { ms: 200 }, ..AnvilOptions::default() }).await.unwrap();
+    /// A block comes as often as this.
+    pub(crate) async fn ready(ms: u64) -> Site {
+        let node = Node::anvil(AnvilOptions { mining: Mining::Every { ms }, ..AnvilOptions::default() }).await.unwrap();
         let board = deploy_board(&node.client(), &dev_signers()[0], &lanes()).await.unwrap();
         let keys = ["KEY_A", "KEY_B"].into_iter().zip(LANES.map(|n| dev_key(n).to_bytes().to_string())).collect();
         Site { node, board, keys }
     }
 
-    fn config(&self, store: &str) -> String {
+    pub(crate) fn config(&self, store: &str) -> String {
         format!(
             r#"
 seat = "2s"
@@ -83,12 +83,12 @@ timeout = "2s"
         )
     }
 
-    fn start(&self, folder: &Path, config: &str, only: &[&str]) -> Program {
+    pub(crate) fn start(&self, folder: &Path, config: &str, only: &[&str]) -> Program {
         let keys: Vec<(&str, &str)> = self.keys.iter().map(|(name, key)| (*name, key.as_str())).collect();
         Program::start_as(folder, config, &keys, only)
     }
 
-    fn ask(&self, payloads: &[Bytes]) -> Submitter {
+    pub(crate) fn ask(&self, payloads: &[Bytes]) -> Submitter {
         let options = SubmitterOptions { window: 10, ..SubmitterOptions::default() };
         Submitter::start(self.node.client(), self.board, dev_signers()[1..3].to_vec(), payloads.to_vec(), options)
     }
@@ -147,7 +147,7 @@ fn answered(job: &Value) -> Value {
 
 #[tokio::test]
 async fn one_process_does_all_and_is_killed_on_the_way() {
-    let (site, folder) = (Site::ready().await, tempfile::tempdir().unwrap());
+    let (site, folder) = (Site::ready(200).await, tempfile::tempdir().unwrap());
     let config = site.config("sqlite:store.db");
     let program = site.start(folder.path(), &config, &[]);
     let (address, api) = watch::channel(program.base().to_owned());
@@ -182,7 +182,7 @@ async fn one_process_does_all_and_is_killed_on_the_way() {
 
 /// Every role is a process of its own; each is killed while the others work.
 async fn roles_apart(store: &str) {
-    let (site, folder) = (Site::ready().await, tempfile::tempdir().unwrap());
+    let (site, folder) = (Site::ready(200).await, tempfile::tempdir().unwrap());
     let config = site.config(store);
     let roles = ["listen", "send", "api"];
     let mut programs: Vec<Program> = roles.iter().map(|role| site.start(folder.path(), &config, &[role])).collect();

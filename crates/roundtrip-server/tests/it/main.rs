@@ -6,6 +6,7 @@ mod chain;
 mod command;
 mod program;
 mod requests;
+mod stream;
 mod updates;
 mod work;
 mod workers;

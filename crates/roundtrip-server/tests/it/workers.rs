@@ -95,21 +95,37 @@ fn examples() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/workers")
 }
 
+fn square(payload: &Value, attempt: u16) -> Result<Value, Failure> {
+    if payload["fail_once"] == true && attempt == 1 {
+        return Err(Failure::Retry("not at the first attempt".to_owned()));
+    }
+    let n = payload["n"].as_u64().ok_or_else(|| Failure::Never("n is no whole number".to_owned()))?;
+    Ok(json!({"square": n * n}))
+}
+
+fn running(worker: Worker) -> Running {
+    let shutdown = Shutdown::new();
+    let run = worker.run(move |job| async move { square(&job.payload, job.attempt) }, shutdown.clone());
+    Running::Task(shutdown, tokio::spawn(async move { run.await.unwrap() }))
+}
+
+fn options() -> Options {
+    Options { in_flight: 8, ..Options::of("square", "rust") }
+}
+
 #[tokio::test]
 async fn a_worker_in_rust() {
-    let square = |payload: &Value, attempt: u16| {
-        if payload["fail_once"] == true && attempt == 1 {
-            return Err(Failure::Retry("not at the first attempt".to_owned()));
-        }
-        let n = payload["n"].as_u64().ok_or_else(|| Failure::Never("n is no whole number".to_owned()))?;
-        Ok(json!({"square": n * n}))
-    };
     protocol(async |url: &str| {
         let client = Client::new(Settings { url: url.to_owned(), token: None }).unwrap();
-        let worker = Worker::new(client, Options { in_flight: 8, ..Options::of("square", "rust") });
-        let shutdown = Shutdown::new();
-        let run = worker.run(move |job| async move { square(&job.payload, job.attempt) }, shutdown.clone());
-        Running::Task(shutdown, tokio::spawn(async move { run.await.unwrap() }))
+        running(Worker::new(client, options()))
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_worker_in_rust_on_a_stream() {
+    protocol(async |url: &str| {
+        running(Worker::streaming(Settings { url: url.to_owned(), token: None }, options()).unwrap())
     })
     .await;
 }
