@@ -76,6 +76,7 @@ impl Orders {
             final_depth: self.final_depth,
             identity: by_the_contract()?,
             gas: GAS,
+            parcel_max: 1,
             pace: Pace::default(),
         })
     }

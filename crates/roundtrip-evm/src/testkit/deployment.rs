@@ -32,6 +32,7 @@ pub const ROUTE: &str = "board";
 const DESTINATION: &str = "chain";
 const EVENT: &str = "event Requested(uint256 indexed id, address indexed from, bytes payload)";
 const FUNCTION: &str = "function respond(uint256 id, bytes32 content, bytes answer)";
+const FUNCTION_OF_MANY: &str = "function respondMany((uint256, bytes32, bytes)[] responses)";
 /// Enough for any answer of the sample worker.
 pub const GAS: Gas = Gas::Fixed(150_000);
 
@@ -104,6 +105,8 @@ pub struct Deployment {
     pub identity: Identity,
     /// How much gas its transactions may use.
     pub gas: Gas,
+    /// How many answers one of them carries at most.
+    pub parcel_max: usize,
     /// How fast.
     pub pace: Pace,
 }
@@ -131,6 +134,7 @@ impl Deployment {
             final_depth,
             identity: by_the_contract()?,
             gas: GAS,
+            parcel_max: 1,
             pace,
         })
     }
@@ -164,8 +168,23 @@ impl Deployment {
             head_fresh_for: self.pace.poll,
             ..EvmChainOptions::default()
         };
-        let call = ContractCall::one(self.board, FUNCTION)?;
-        Ok(EvmChain::new(self.rpc.clone(), self.chain_id, call, signers, options))
+        Ok(EvmChain::new(self.rpc.clone(), self.chain_id, self.call()?, signers, options))
+    }
+
+    /// What is called with answers: for one, or for as many as there are.
+    fn call(&self) -> Result<ContractCall, Failed> {
+        if self.parcel_max == 1 {
+            return Ok(ContractCall::one(self.board, FUNCTION)?);
+        }
+        let mapping = serde_json::json!(["/response/id", "/response/content", "/response/answer"]);
+        Ok(ContractCall::many(self.board, FUNCTION_OF_MANY)?.with_arguments(&mapping)?)
+    }
+
+    /// How its sender sends.
+    pub fn sending(&self) -> SenderOptions {
+        let Pace { poll, hold_ms, patience, window } = self.pace;
+        let parcel_max = self.parcel_max;
+        SenderOptions { window, patience, seat_ms: hold_ms, poll, parcel_max, ..SenderOptions::default() }
     }
 
     /// How the sample route treats its requests.
@@ -193,9 +212,7 @@ impl Deployment {
         clock: Arc<dyn Clock>,
         chain: Arc<dyn Chain>,
     ) -> Result<Relay, Failed> {
-        let Pace { poll, hold_ms, patience, window } = self.pace;
-        let send = SenderOptions { window, patience, seat_ms: hold_ms, poll, ..SenderOptions::default() };
-        self.relay_sending(store, clock, chain, send)
+        self.relay_sending(store, clock, chain, self.sending())
     }
 
     /// The same, with a sender that does it so.

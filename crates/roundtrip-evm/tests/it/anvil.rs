@@ -3,6 +3,7 @@
 //! process, its store is a file, and blocks are made by the test.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use alloy::consensus::Transaction;
 use alloy::primitives::{B256, Bytes, TxKind, U64, U256, keccak256};
@@ -10,7 +11,7 @@ use alloy::sol_types::SolCall;
 use roundtrip::clock::SystemClock;
 use roundtrip::inbox::Standing;
 use roundtrip::sender::chain::{Cargo, Chain, Depth, Mined};
-use roundtrip::sender::{AttemptKind, ParcelStage, SignedAttempt};
+use roundtrip::sender::{AttemptKind, ParcelStage, SenderOptions, SignedAttempt};
 use roundtrip::store::journal::Event;
 use roundtrip::store::op::{AfterCancel, Judgement, LaneOrder, Order};
 use roundtrip::store::query::{ParcelView, Phase, ReadyDelivery};
@@ -42,6 +43,36 @@ async fn every_request_is_answered_over_several_lanes() {
         let sent: U64 = world.client.request("eth_getTransactionCount", (lane.address(), "latest")).await.unwrap();
         assert!(sent > U64::ZERO, "{} was not used", lane.address());
     }
+}
+
+#[tokio::test]
+async fn answers_share_transactions_by_count_and_by_time() {
+    let world = World::on_anvil(1).await;
+    let deployment = Deployment { parcel_max: 5, gas: Gas::Fixed(1_000_000), ..world.deployment(STEADY) };
+    let waiting = |wait| SenderOptions { parcel_wait: Duration::from_millis(wait), ..deployment.sending() };
+    let relay = async |wait| world.relay_sending(&deployment, deployment.chain().unwrap(), waiting(wait)).await;
+    let carried = async |nonce| Some(world.parcel(0, nonce).await?.deliveries.len());
+    let patient = relay(600_000).await;
+    let payloads = payloads(7);
+    world.ask_all(&payloads[..3]).await;
+    world.node.mine(FINAL_DEPTH).await.unwrap();
+    let ready = async || {
+        let requests = world.requests().await;
+        (requests.len() == 3 && requests.iter().all(|request| request.phase == Phase::Ready)).then_some(())
+    };
+    world.until("three are ready, and wait", ready).await;
+    for (payload, nonce) in payloads[3..].iter().zip(3..) {
+        world.ask(nonce, payload).await;
+    }
+    world.node.mine(1 + FINAL_DEPTH).await.unwrap();
+    assert_eq!(world.until("a full one goes out", async || carried(0).await).await, 5);
+    drop(patient);
+    let _relay = relay(100).await;
+    assert_eq!(world.until("one that is not full goes out in time", async || carried(1).await).await, 2);
+    world.settled(&payloads).await;
+    let sent: U64 =
+        world.client.request("eth_getTransactionCount", (world.lanes[0].address(), "latest")).await.unwrap();
+    assert_eq!(sent, U64::from(2));
 }
 
 /// An answer comes as far as this, and then its block goes.

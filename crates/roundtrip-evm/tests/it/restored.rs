@@ -99,6 +99,7 @@ impl Site {
             final_depth: FINAL_DEPTH,
             identity: by_the_contract().unwrap(),
             gas: GAS,
+            parcel_max: 1,
             pace: Pace { poll: Duration::from_millis(20), hold_ms: 1_000, patience: self.patience, window: 16 },
         }
     }

@@ -92,6 +92,7 @@ impl World {
             // Half of the seeds know a request by its log alone.
             identity: if self.seed.is_multiple_of(2) { by_the_contract().unwrap() } else { Identity::Given },
             gas: if self.seed.is_multiple_of(3) { Gas::Estimated { margin_percent: 20 } } else { GAS },
+            parcel_max: 1,
             pace: Pace {
                 poll: Duration::from_millis(700),
                 hold_ms: 4_000,

@@ -12,16 +12,16 @@ use alloy::signers::local::PrivateKeySigner;
 use alloy::sol_types::SolCall;
 use roundtrip::clock::{Clock, SystemClock};
 use roundtrip::relay::Running;
-use roundtrip::sender::{Patience, SignedAttempt};
+use roundtrip::sender::{Patience, SenderOptions, SignedAttempt};
 use roundtrip::store::query::{ListFilter, ParcelView, RequestView};
 use roundtrip::store::{Options, ReadExt, SqliteStore, Store};
 use roundtrip::words::{Height, LaneName, Nonce, PAGE_MAX};
-use roundtrip_evm::Rpc;
 use roundtrip_evm::testkit::account::{Call, Fees, RawTransaction, deploy_board, dev_signers, head};
 use roundtrip_evm::testkit::board::RequestBoard;
 use roundtrip_evm::testkit::checker::check;
 use roundtrip_evm::testkit::deployment::{Deployment, GAS, Pace, answer_to, by_the_contract};
 use roundtrip_evm::testkit::node::{AnvilOptions, Node};
+use roundtrip_evm::{EvmChain, Rpc};
 use serde::Deserialize;
 
 pub(super) const CHAIN_ID: u64 = 31337;
@@ -93,6 +93,7 @@ impl World {
             final_depth: FINAL_DEPTH,
             identity: by_the_contract().unwrap(),
             gas: GAS,
+            parcel_max: 1,
             pace: Pace { poll: Duration::from_millis(20), hold_ms: 5_000, patience, window: 16 },
         }
     }
@@ -101,6 +102,12 @@ impl World {
     pub(super) async fn relay(&self, patience: Patience) -> Running {
         let relay = self.deployment(patience).relay(self.store.clone(), self.clock.clone()).unwrap();
         relay.start().await.unwrap()
+    }
+
+    /// The same, of this deployment, with a sender that does it so.
+    pub(super) async fn relay_sending(&self, deployment: &Deployment, chain: EvmChain, send: SenderOptions) -> Running {
+        let (store, clock) = (self.store.clone(), self.clock.clone());
+        deployment.relay_sending(store, clock, Arc::new(chain), send).unwrap().start().await.unwrap()
     }
 
     /// Sends a transaction of this account.

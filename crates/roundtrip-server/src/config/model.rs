@@ -278,6 +278,9 @@ pub struct TransactionsConfig {
     /// How many answers go out in one transaction, at the most.
     #[serde(default = "one")]
     pub parcel_max: usize,
+    /// How long a transaction that carries fewer waits for more of them.
+    #[serde(default = "at_once")]
+    pub parcel_wait: Span,
     /// How many transactions may be under way on each lane.
     #[serde(default = "window")]
     pub window: u32,
@@ -322,6 +325,10 @@ pub struct TransactionsConfig {
     /// `lane_to_blame`. Others are fatal.
     #[serde(default)]
     pub outcomes: BTreeMap<String, Outcome>,
+}
+
+fn at_once() -> Span {
+    Span::ms(0)
 }
 
 fn quarantine() -> Span {

@@ -134,6 +134,7 @@ fn transactions(
         },
         window: config.window,
         parcel_max: config.parcel_max.max(1),
+        parcel_wait: config.parcel_wait.0,
         patience: Patience { resend_ms: config.resend.as_ms(), bump_ms: config.timeout.as_ms() },
         on_timeout: on_timeout(config.on_timeout),
         routes: apart.iter().map(|(route, _, terms)| (route.clone(), terms.clone())).collect(),

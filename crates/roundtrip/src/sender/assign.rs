@@ -1,14 +1,16 @@
 //! Ready answers get slots: gaps first, then the next ones; signed, stored, and only then sent.
 
 use std::collections::HashSet;
+use std::time::Duration;
 
 use futures_util::future::join_all;
 use futures_util::stream::{self, StreamExt};
+use tokio::time::Instant;
 
 use super::broadcast::{BROADCAST_MAX, Outgoing};
 use super::chain::{Cargo, ChainFuture, Unsigned};
-use super::pack::{Company, Load, pack};
-use super::run::{Gate, Held, Left, Room, SendOrder, Sender};
+use super::pack::{Company, Filling, Load, Packed, Since, pack, ripe_first};
+use super::run::{Held, Left, Room, SendOrder, Sender};
 use super::{LaneStatus, SignedAttempt};
 use crate::inbox::StateKind;
 use crate::persist;
@@ -21,9 +23,31 @@ use crate::words::{ErrorClass, ErrorNote, LaneName, Nonce, PAGE_MAX, PARCEL_MAX,
 /// How many slots of a lane are signed for at once.
 const SIGN_AT_ONCE: usize = 16;
 
+/// Whether answers may go out, as the store said a moment ago.
+#[derive(Default)]
+pub(super) struct Gate(Option<(Instant, bool)>);
+
+impl Gate {
+    pub(super) fn known_for(&self, fresh_for: Duration) -> Option<bool> {
+        self.0.filter(|(asked, _)| asked.elapsed() < fresh_for).map(|(_, open)| open)
+    }
+
+    pub(super) fn set(&mut self, open: bool) -> bool {
+        // What is closed may open at any time.
+        self.0 = open.then(|| (Instant::now(), open));
+        open
+    }
+}
+
 impl Sender {
     /// Puts ready answers on the free slots of the lanes, on all lanes at once.
-    pub(super) async fn assign_ready(&self, lanes: &mut [Held], gate: &mut Gate) -> Result<Left, StationError> {
+    pub(super) async fn assign_ready(
+        &self,
+        lanes: &mut [Held],
+        gate: &mut Gate,
+        since: &mut Since,
+    ) -> Result<Left, StationError> {
+        since.ripens = None;
         // A strict order goes by the first lane; the others only have their gaps filled.
         let strict = self.options.order == SendOrder::Strict;
         let usable = |(at, lane): (usize, &Held)| match &lane.room {
@@ -32,6 +56,8 @@ impl Sender {
             None => (0, 0),
         };
         let per_parcel = self.options.parcel_max.clamp(1, PARCEL_MAX);
+        let wait_ms = u64::try_from(self.options.parcel_wait.as_millis()).unwrap_or(u64::MAX);
+        let filling = Filling { per_parcel, order: self.options.order, wait_ms };
         let free: usize = lanes.iter().enumerate().map(usable).map(|(slots, gaps)| slots + gaps).sum();
         if free == 0 {
             return Ok(Left::Nothing);
@@ -46,13 +72,23 @@ impl Sender {
             // Gaps are filled with nothing meanwhile, so that what is above them can end.
             false => Vec::new(),
         };
+        let now = self.clock.now();
+        if filling.wait_ms > 0 {
+            since.note(&ready, now);
+        }
         ready.retain(|delivery| !later.contains(&delivery.id));
         ready.retain(|delivery| oldest_open.is_none_or(|open| delivery.seq < open));
-        let loads = pack(ready, per_parcel, self.options.order, |delivery| self.company(lanes, delivery));
+        let company = |delivery: &ReadyDelivery| self.company(lanes, delivery);
+        let loads = pack(ready, filling, company);
+        let Packed { loads, ripe, ripens } = ripe_first(loads, filling, company, since, now);
+        since.ripens = ripens;
         let mut rest = loads.as_slice();
         for lane in lanes.iter_mut() {
             rest = self.fill_gaps(lane, rest).await?;
         }
+        // Gaps do not wait for anybody's company, but free slots do.
+        let ripe = ripe.saturating_sub(loads.len() - rest.len());
+        rest = &rest[..rest.len().min(ripe)];
         let slots: Vec<usize> = lanes.iter().enumerate().map(usable).map(|(slots, _)| slots).collect();
         let open = slots.iter().filter(|slots| **slots > 0).count().max(1);
         // Shared out evenly, so that one slow lane does not hold up what another could take.

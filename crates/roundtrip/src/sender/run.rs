@@ -23,9 +23,11 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::LaneStatus;
+use super::assign::Gate;
 use super::broadcast::{Answered, Outgoing, next_answered};
 use super::chain::{Because, Cargo, Chain, Unreachable};
 use super::decide::{Fault, Memory, Patience, Plan, decide};
+use super::pack::Since;
 use super::rebuild::Rebuild;
 use super::terms::RouteTerms;
 use crate::clock::Clock;
@@ -98,6 +100,9 @@ pub struct SenderOptions {
     pub window: u32,
     /// How many answers one parcel carries at most.
     pub parcel_max: usize,
+    /// How long a parcel that is not full waits for company, from when its first answer was seen
+    /// to be ready; zero is not at all. One that carries answers into a gap does not wait.
+    pub parcel_wait: Duration,
     /// How long to wait for the outside.
     pub patience: Patience,
     /// What to do about the lowest slot that is not mined within [`Patience::bump_ms`].
@@ -123,6 +128,7 @@ impl Default for SenderOptions {
             order: SendOrder::Spread,
             window: 16,
             parcel_max: 1,
+            parcel_wait: Duration::ZERO,
             patience: Patience { resend_ms: 15_000, bump_ms: 60_000 },
             on_timeout: OnTimeout::default(),
             quarantine_on: QuarantineOn::default(),
@@ -219,22 +225,6 @@ pub(super) enum Left {
     Maybe,
 }
 
-/// Whether answers may go out, as the store said a moment ago.
-#[derive(Default)]
-pub(super) struct Gate(Option<(Instant, bool)>);
-
-impl Gate {
-    pub(super) fn known_for(&self, fresh_for: Duration) -> Option<bool> {
-        self.0.filter(|(asked, _)| asked.elapsed() < fresh_for).map(|(_, open)| open)
-    }
-
-    pub(super) fn set(&mut self, open: bool) -> bool {
-        // What is closed may open at any time.
-        self.0 = open.then(|| (Instant::now(), open));
-        open
-    }
-}
-
 /// The free slots of a lane.
 pub(super) struct Room {
     /// When the outside was looked at.
@@ -262,19 +252,20 @@ impl Sender {
 
     async fn rounds(&self, lanes: &mut [Held]) -> Result<(), StationError> {
         let mut ready = self.store.changes(Topic::Outbox(self.destination.clone()));
-        let (mut gate, mut rebuilding) = (Gate::default(), None);
+        let (mut gate, mut since, mut rebuilding) = (Gate::default(), Since::default(), None);
         loop {
-            while self.run_once(lanes, &mut gate).await? == Left::Maybe {}
+            while self.run_once(lanes, &mut gate, &mut since).await? == Left::Maybe {}
             self.go_on_rebuilding(lanes, &mut rebuilding).await?;
-            self.wait(lanes, &mut ready).await?;
+            self.wait(lanes, &mut ready, &since).await?;
             lanes.iter_mut().for_each(|lane| lane.room = None);
         }
     }
 
-    /// Waits for a hint, or until it is time to look again; hears meanwhile what the
-    /// outside says to broadcasts.
-    async fn wait(&self, lanes: &mut [Held], ready: &mut Changes) -> Result<(), StationError> {
-        let mut poll = pin!(tokio::time::sleep(self.options.poll));
+    /// Waits for a hint, or until it is time to look again or a parcel has waited long enough; hears
+    /// meanwhile what the outside says to broadcasts.
+    async fn wait(&self, lanes: &mut [Held], ready: &mut Changes, since: &Since) -> Result<(), StationError> {
+        let ripe = since.ripe_in(self.clock.now());
+        let mut poll = pin!(tokio::time::sleep(ripe.map_or(self.options.poll, |ripe| ripe.min(self.options.poll))));
         loop {
             let (at, answered) = tokio::select! {
                 biased;
@@ -287,11 +278,11 @@ impl Sender {
     }
 
     /// One round over all lanes.
-    async fn run_once(&self, lanes: &mut [Held], gate: &mut Gate) -> Result<Left, StationError> {
+    async fn run_once(&self, lanes: &mut [Held], gate: &mut Gate, since: &mut Since) -> Result<Left, StationError> {
         for tended in join_all(lanes.iter_mut().map(|lane| self.tend(lane))).await {
             tended?;
         }
-        self.assign_ready(lanes, gate).await
+        self.assign_ready(lanes, gate, since).await
     }
 
     /// Looks at a lane, unless it is known to have room: what is ready goes out first.

@@ -186,6 +186,33 @@ async fn several_answers_share_a_parcel() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_parcel_that_is_not_full_goes_out_when_it_has_waited_long_enough() {
+    for order in [SendOrder::Spread, SendOrder::Strict] {
+        let mut scene = Scene::new(&["a"]).await;
+        (scene.options.parcel_max, scene.options.order) = (10, order);
+        scene.options.parcel_wait = Duration::from_millis(300);
+        // Nothing else wakes the sender in time.
+        scene.options.poll = Duration::from_secs(60);
+        let running = scene.start("one");
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        scene.answered(0..3).await;
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        scene.answered(3..5).await;
+        tokio::time::sleep(Duration::from_millis(99)).await;
+        assert_eq!(scene.lane("a").await.next, Nonce(0), "they wait for company, {order:?}");
+        tokio::time::sleep(Duration::from_millis(2)).await;
+        let lane = scene.lane("a").await;
+        assert_eq!((lane.next, lane.parcels[0].deliveries.len()), (Nonce(1), 5), "the first has waited long enough");
+        // A full one does not wait.
+        scene.answered(5..16).await;
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        let lane = scene.lane("a").await;
+        assert_eq!((lane.next, lane.parcels[1].deliveries.len()), (Nonce(2), 10), "{order:?}");
+        running.stop().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_parcel_that_fails_because_of_one_is_split_and_only_that_one_fails_again() {
     for order in [SendOrder::Spread, SendOrder::Strict] {
         let mut scene = Scene::new(&["a"]).await;
