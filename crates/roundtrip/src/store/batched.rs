@@ -16,6 +16,7 @@ use tokio::task::JoinHandle;
 
 use super::op::{Op, Outcome};
 use super::query::{Query, Reply};
+use super::witness::Witness;
 use super::{Changes, Store, StoreError, StoreFuture, Topic, check_batch};
 
 /// How many calls may wait before callers are held up.
@@ -296,5 +297,9 @@ impl<S: Store> Store for Batched<S> {
 
     fn changes(&self, topic: Topic) -> Changes {
         self.inner.changes(topic)
+    }
+
+    fn witness(&self, witness: Arc<dyn Witness>) {
+        self.inner.witness(witness);
     }
 }

@@ -7,6 +7,7 @@ use super::disk::RamDisk;
 use super::machine::{Machine, next_epoch};
 use super::op::{Op, Outcome};
 use super::query::{Query, Reply};
+use super::witness::Witness;
 use super::{Changes, Hints, Options, Store, StoreFuture, Topic, check_batch};
 use crate::clock::Clock;
 
@@ -81,7 +82,7 @@ impl Store for MemoryStore {
             if !forgettable && machine.is_dirty() {
                 machine.flush(disk);
             }
-            self.shared.hints.give(machine.take_touched());
+            self.shared.hints.tell(machine.take_news());
             Ok(outcomes)
         })
     }
@@ -97,5 +98,9 @@ impl Store for MemoryStore {
 
     fn changes(&self, topic: Topic) -> Changes {
         self.shared.hints.follow(topic)
+    }
+
+    fn witness(&self, witness: Arc<dyn Witness>) {
+        self.shared.hints.show(witness);
     }
 }

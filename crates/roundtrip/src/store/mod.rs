@@ -30,12 +30,13 @@ mod redis;
 mod sent;
 #[cfg(feature = "sqlite")]
 mod sqlite;
+pub mod witness;
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use tokio::sync::Notify;
 
@@ -52,6 +53,7 @@ use crate::clock::{Clock, SystemClock};
 use crate::words::{BATCH_BYTES_MAX, BATCH_OPS_MAX, BATCH_RECORDS_MAX, Destination, RouteName};
 use op::{Op, Outcome};
 use query::{Query, Reply};
+use witness::{Move, Witness};
 
 /// A future that a store hands out.
 pub type StoreFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>;
@@ -77,6 +79,12 @@ pub trait Store: Send + Sync + 'static {
     /// Hints that something about this topic changed. Polling alone is correct; a hint
     /// only makes it fast.
     fn changes(&self, topic: Topic) -> Changes;
+
+    /// Tells this witness of each step that this process makes from now on; a second one is not
+    /// told. A store that wraps another passes this on.
+    fn witness(&self, witness: Arc<dyn Witness>) {
+        drop(witness);
+    }
 
     /// Whether a batch of leases and extends alone costs as much as any other: it then does
     /// better to share a commit.
@@ -119,6 +127,10 @@ impl<S: Store + ?Sized> Store for Arc<S> {
 
     fn changes(&self, topic: Topic) -> Changes {
         (**self).changes(topic)
+    }
+
+    fn witness(&self, witness: Arc<dyn Witness>) {
+        (**self).witness(witness);
     }
 
     fn syncs_leases(&self) -> bool {
@@ -241,19 +253,47 @@ impl Changes {
     }
 }
 
+/// What a commit tells once it is durable.
+#[derive(Debug, Default)]
+pub(crate) struct News {
+    pub(crate) touched: BTreeSet<Topic>,
+    pub(crate) moves: Vec<Move>,
+}
+
 /// Where hints are handed out; a topic that nobody follows costs nothing.
 #[derive(Debug, Default)]
-pub(crate) struct Hints(Mutex<HashMap<Topic, Arc<Signal>>>);
+pub(crate) struct Hints {
+    topics: Mutex<HashMap<Topic, Arc<Signal>>>,
+    witness: OnceLock<Arc<dyn Witness>>,
+}
 
 impl Hints {
     pub(crate) fn follow(&self, topic: Topic) -> Changes {
-        let mut topics = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut topics = self.topics.lock().unwrap_or_else(PoisonError::into_inner);
         topics.retain(|_, signal| Arc::strong_count(signal) > 1);
         Changes { signal: topics.entry(topic).or_default().clone(), seen: None }
     }
 
+    /// Shows this witness what is told from now on.
+    pub(crate) fn show(&self, witness: Arc<dyn Witness>) {
+        // The first one stays.
+        let _second = self.witness.set(witness);
+    }
+
+    /// Tells what a commit did.
+    pub(crate) fn tell(&self, news: News) {
+        self.tell_witness(&news.moves);
+        self.give(news.touched);
+    }
+
+    pub(crate) fn tell_witness(&self, moves: &[Move]) {
+        if let Some(witness) = self.witness.get().filter(|_| !moves.is_empty()) {
+            witness.saw(moves);
+        }
+    }
+
     pub(crate) fn give(&self, touched: impl IntoIterator<Item = Topic>) {
-        let topics = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let topics = self.topics.lock().unwrap_or_else(PoisonError::into_inner);
         if topics.is_empty() {
             return;
         }
@@ -271,7 +311,7 @@ impl Hints {
     /// Hints about every topic that is followed: something may have changed, and nobody
     /// knows what.
     pub(crate) fn give_all(&self) {
-        for signal in self.0.lock().unwrap_or_else(PoisonError::into_inner).values() {
+        for signal in self.topics.lock().unwrap_or_else(PoisonError::into_inner).values() {
             signal.hints.fetch_add(1, Ordering::Release);
             signal.woken.notify_waiters();
         }
@@ -280,7 +320,7 @@ impl Hints {
 
 impl Drop for Hints {
     fn drop(&mut self) {
-        for signal in self.0.get_mut().unwrap_or_else(PoisonError::into_inner).values() {
+        for signal in self.topics.get_mut().unwrap_or_else(PoisonError::into_inner).values() {
             signal.gone.store(true, Ordering::Release);
             signal.woken.notify_waiters();
         }

@@ -1,10 +1,12 @@
 //! A store that fails at chosen calls.
 
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::store::op::{Op, Outcome};
 use crate::store::query::{Query, Reply};
+use crate::store::witness::Witness;
 use crate::store::{Changes, Store, StoreError, StoreFuture, Topic};
 
 /// On which side of the commit the answer is lost.
@@ -59,6 +61,10 @@ impl<S: Store> Store for Faulty<S> {
 
     fn read(&self, query: Query) -> StoreFuture<'_, Reply> {
         self.inner.read(query)
+    }
+
+    fn witness(&self, witness: Arc<dyn Witness>) {
+        self.inner.witness(witness);
     }
 
     fn changes(&self, topic: Topic) -> Changes {

@@ -11,6 +11,7 @@ use crate::sender::SignedAttempt;
 use crate::sender::chain::{Broadcast, Cargo, Chain, ChainFuture, Sighting, Unreachable, Unsigned};
 use crate::store::op::{Op, Outcome};
 use crate::store::query::{ParcelView, Query, Reply};
+use crate::store::witness::Witness;
 use crate::store::{Changes, Store, StoreError, StoreFuture, Topic};
 use crate::words::{Height, LaneName, Nonce};
 
@@ -96,6 +97,10 @@ impl<S: Store> Store for Flaky<S> {
 
     fn read(&self, query: Query) -> StoreFuture<'_, Reply> {
         Box::pin(self.weather.pass(|| StoreError::Unknown, self.inner.read(query)))
+    }
+
+    fn witness(&self, witness: Arc<dyn Witness>) {
+        self.inner.witness(witness);
     }
 
     fn changes(&self, topic: Topic) -> Changes {

@@ -169,6 +169,7 @@ macro_rules! conformance {
                 the_journal_is_paged_and_bounded
                 ready_answers_are_shown_in_order
                 changes_are_hinted
+                a_witness_is_told_of_each_step
             }
             limits {
                 the_smallest_batches

@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::store::op::{Op, Outcome};
 use crate::store::query::{Query, Reply};
+use crate::store::witness::Witness;
 use crate::store::{Changes, Store, StoreError, StoreFuture, Topic};
 
 /// One call of `apply` and its answer.
@@ -57,6 +58,10 @@ impl<S: Store> Store for Observed<S> {
 
     fn read(&self, query: Query) -> StoreFuture<'_, Reply> {
         self.inner.read(query)
+    }
+
+    fn witness(&self, witness: Arc<dyn Witness>) {
+        self.inner.witness(witness);
     }
 
     fn changes(&self, topic: Topic) -> Changes {

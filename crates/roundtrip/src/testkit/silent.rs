@@ -1,7 +1,10 @@
 //! A store that gives no hints.
 
+use std::sync::Arc;
+
 use crate::store::op::{Op, Outcome};
 use crate::store::query::{Query, Reply};
+use crate::store::witness::Witness;
 use crate::store::{Changes, Hints, Store, StoreFuture, Topic};
 
 /// A store that never tells that anything changed, as if every hint were lost on its way: whoever
@@ -30,6 +33,10 @@ impl<S: Store> Store for Silent<S> {
 
     fn close(&self) -> StoreFuture<'_, ()> {
         self.inner.close()
+    }
+
+    fn witness(&self, witness: Arc<dyn Witness>) {
+        self.inner.witness(witness);
     }
 
     fn changes(&self, topic: Topic) -> Changes {

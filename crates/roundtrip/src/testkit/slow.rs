@@ -6,6 +6,7 @@ use tokio::sync::{Semaphore, watch};
 
 use crate::store::op::{Op, Outcome};
 use crate::store::query::{Query, Reply};
+use crate::store::witness::Witness;
 use crate::store::{Changes, Store, StoreFuture, Topic};
 
 /// A store that holds every `apply` at a gate. Reads pass.
@@ -64,6 +65,10 @@ impl<S: Store> Store for Slow<S> {
 
     fn read(&self, query: Query) -> StoreFuture<'_, Reply> {
         self.inner.read(query)
+    }
+
+    fn witness(&self, witness: Arc<dyn Witness>) {
+        self.inner.witness(witness);
     }
 
     fn changes(&self, topic: Topic) -> Changes {

@@ -6,6 +6,7 @@ use roundtrip::clock::{Clock, SystemClock};
 use roundtrip::store::archive::Place;
 use roundtrip::store::op::{Admit, Define, Effect, NewRequest, Op, Outcome};
 use roundtrip::store::query::{Query, Reply};
+use roundtrip::store::witness::Witness;
 use roundtrip::store::{Changes, Options, SqliteStore, Store, StoreExt, StoreFuture, Topic};
 use roundtrip::testkit::bench::Harness;
 use roundtrip::testkit::samples::{final_request, lease, policy, route};
@@ -59,6 +60,10 @@ impl Store for Crashing {
 
     fn changes(&self, topic: Topic) -> Changes {
         self.store().changes(topic)
+    }
+
+    fn witness(&self, witness: Arc<dyn Witness>) {
+        self.store().witness(witness);
     }
 }
 

@@ -1,5 +1,6 @@
 //! One batch on a machine that borrows what it needs.
 
+#[cfg(feature = "redis")]
 use std::collections::BTreeSet;
 
 use super::Numbers;
@@ -9,9 +10,11 @@ use super::fetch::{Fetched, First};
 use super::record::Damaged;
 use super::tray::Tray;
 use super::want::{Found, Lender, Want};
+#[cfg(feature = "redis")]
+use crate::store::Topic;
 use crate::store::machine::Machine;
 use crate::store::op::{Op, Outcome};
-use crate::store::{Options, Topic};
+use crate::store::{News, Options};
 
 /// A batch that is done, but for being written.
 pub(in crate::store) struct Ticked {
@@ -42,8 +45,8 @@ impl Ticked {
     }
 
     /// What to tell those who wait, once all is written.
-    pub(in crate::store) fn finish(mut self) -> (Vec<Outcome>, BTreeSet<Topic>) {
-        (self.outcomes, self.machine.take_touched())
+    pub(in crate::store) fn finish(mut self) -> (Vec<Outcome>, News) {
+        (self.outcomes, self.machine.take_news())
     }
 }
 

@@ -57,7 +57,8 @@ use crate::store::disk::{ColdReceipt, Disk, Fixture, HighWater, Mark, Tenure};
 use crate::store::journal::{Entry, Event, Subject};
 use crate::store::op::{Effect, Invalid, Missing, Op, Outcome, Seat, Stale};
 use crate::store::policy::{Horizon, QueueOrder, RoutePolicy};
-use crate::store::{Options, Topic};
+use crate::store::witness::{LaneStep, Move, RequestStep};
+use crate::store::{News, Options, Topic};
 use crate::words::{
     ClaimId, Destination, ErrorClass, ErrorNote, GroupKey, Height, ItemId, LaneName, ListenerName, Moment, Nonce,
     OccurrenceId, OriginName, RequestId, RouteName, Seq, Token, UnixMs,
@@ -198,6 +199,8 @@ pub(crate) struct Machine {
     /// The first entry that the journal had when it was opened.
     journal_first: u64,
     touched: BTreeSet<Topic>,
+    /// What a witness is to be told.
+    moves: Vec<Move>,
     /// Origins whose head has moved on, until all that waited for it is queued.
     ticked: Vec<OriginNo>,
     /// How many more requests this batch may queue because their moment has come.
@@ -242,6 +245,7 @@ impl Machine {
             entries: Vec::new(),
             journal_first: 1,
             touched: BTreeSet::new(),
+            moves: Vec::new(),
             ticked: Vec::new(),
             promotions_left: 0,
             now: UnixMs(0),
@@ -407,9 +411,9 @@ impl Machine {
         }
     }
 
-    /// The hints that the commit gives, taken once.
-    pub(crate) fn take_touched(&mut self) -> BTreeSet<Topic> {
-        std::mem::take(&mut self.touched)
+    /// What is told once the commit is durable, taken once.
+    pub(crate) fn take_news(&mut self) -> News {
+        News { touched: std::mem::take(&mut self.touched), moves: std::mem::take(&mut self.moves) }
     }
 
     fn journal_floor(&self) -> u64 {
@@ -684,6 +688,11 @@ impl Machine {
         let request = self.requests.get_mut(slot);
         let previous = std::mem::replace(&mut request.last_entry, position);
         let subject = Subject::Request(request.id);
+        if let Some(step) = RequestStep::of(&event) {
+            let (id, admitted_at) = (request.id, request.admitted_at);
+            let route = self.routes[usize::from(request.route.0)].name.clone();
+            self.moves.push(Move::Request { id, route, admitted_at, at: self.now, step });
+        }
         self.entries.push(Entry { position, at: self.now, subject, event, previous });
     }
 
@@ -691,6 +700,9 @@ impl Machine {
     fn note_on(&mut self, subject: Subject, event: Event) {
         let position = self.high.entry;
         self.high.entry += 1;
+        if let (Subject::Lane(lane), Some(step)) = (&subject, LaneStep::of(&event)) {
+            self.moves.push(Move::Lane { lane: lane.clone(), step });
+        }
         self.entries.push(Entry { position, at: self.now, subject, event, previous: 0 });
     }
 

@@ -50,6 +50,7 @@ use super::op::{Op, Outcome};
 use super::projection::{Announcement, BadView, View, check_views};
 use super::query::{Query, Reply};
 use super::sent::Sent;
+use super::witness::Witness;
 use super::{Changes, Hints, Options, Store, StoreError, StoreFuture, Topic, check_batch, without_password};
 use crate::clock::Clock;
 use crate::words::UnixMs;
@@ -414,11 +415,11 @@ impl PostgresStore {
 
     /// Tells those who wait what a tick that is written did.
     fn tell(&self, ticked: Ticked, wrote: bool, news: Vec<(&str, String)>) -> Vec<Outcome> {
-        let (outcomes, touched) = ticked.finish();
+        let (outcomes, done) = ticked.finish();
         if let Some(bells) = self.bells.get().filter(|_| wrote) {
-            bells.ring(&touched);
+            bells.ring(&done.touched);
         }
-        self.hints.give(touched);
+        self.hints.tell(done);
         if let Some(herald) = self.showing.herald.get() {
             herald.tell(news);
         }
@@ -556,6 +557,10 @@ impl Store for PostgresStore {
 
     fn changes(&self, topic: Topic) -> Changes {
         self.hints.follow(topic)
+    }
+
+    fn witness(&self, witness: Arc<dyn Witness>) {
+        self.hints.show(witness);
     }
 
     fn syncs_leases(&self) -> bool {

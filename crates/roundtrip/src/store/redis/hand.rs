@@ -89,8 +89,8 @@ impl RedisStore {
             if let Some(sent) = sent {
                 self.confirm(sent, heard);
             }
-            let (outcomes, touched) = ticked.finish();
-            self.hints.give(touched);
+            let (outcomes, news) = ticked.finish();
+            self.hints.tell(news);
             return Ok(Some(outcomes));
         }
         let mut writer = self.writer.lock().await;

@@ -56,6 +56,7 @@ use super::machine::next_epoch;
 use super::op::{Op, Outcome};
 use super::projection::{self, BadProjection, Projection};
 use super::query::{Query, Reply};
+use super::witness::Witness;
 use super::{Changes, Hints, Options, Store, StoreError, StoreFuture, Topic, check_batch};
 use crate::clock::Clock;
 
@@ -382,8 +383,8 @@ impl RedisStore {
         let (brought, has_turn) = (std::mem::take(&mut flight.brought), matches!(flight.mode, Mode::Turn));
         let done = Done { process, epoch, ticked: &ticked, changes, brought, shown, must: false, has_turn };
         self.write(writer, known, done).await?;
-        let (outcomes, touched) = ticked.finish();
-        self.hints.give(touched);
+        let (outcomes, news) = ticked.finish();
+        self.hints.tell(news);
         Ok(outcomes)
     }
 
@@ -519,6 +520,10 @@ impl Store for RedisStore {
 
     fn changes(&self, topic: Topic) -> Changes {
         self.hints.follow(topic)
+    }
+
+    fn witness(&self, witness: Arc<dyn Witness>) {
+        self.hints.show(witness);
     }
 
     fn syncs_leases(&self) -> bool {

@@ -10,7 +10,6 @@
 //! cut keeps a prefix of the commits. At most one sync is under way, and nothing is
 //! synced after one that failed: what the disk kept is then unknown.
 
-use std::collections::BTreeSet;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -19,20 +18,23 @@ use std::thread::JoinHandle;
 
 use super::file::io_error;
 use super::round::Answer;
-use crate::store::{Hints, StoreError, Topic};
+use crate::store::{Hints, News, StoreError};
 
 /// Who is to be told, and of what, once everything before is durable.
 #[derive(Default)]
 pub(super) struct Told {
     pub(super) answers: Vec<Answer>,
-    pub(super) touched: BTreeSet<Topic>,
+    pub(super) news: News,
 }
 
 impl Told {
     /// Hints first: by the time a caller is answered, whoever waits for its change is awake.
     fn tell(self, durable: &Result<(), StoreError>, hints: &Hints) {
-        if durable.is_ok() && !self.touched.is_empty() {
-            hints.give(self.touched);
+        if durable.is_ok() {
+            hints.tell_witness(&self.news.moves);
+        }
+        if durable.is_ok() && !self.news.touched.is_empty() {
+            hints.give(self.news.touched);
         }
         for answer in self.answers {
             answer.tell(durable);

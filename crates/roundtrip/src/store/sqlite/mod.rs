@@ -38,6 +38,7 @@ use tokio::sync::{Semaphore, oneshot};
 
 use super::op::{Op, Outcome};
 use super::query::{Query, Reply};
+use super::witness::Witness;
 use super::{Changes, Hints, Options, Store, StoreError, StoreFuture, Topic, check_batch};
 use crate::clock::Clock;
 pub(super) use archive::SqliteContents;
@@ -159,6 +160,10 @@ impl Store for SqliteStore {
 
     fn changes(&self, topic: Topic) -> Changes {
         self.hints.follow(topic)
+    }
+
+    fn witness(&self, witness: Arc<dyn Witness>) {
+        self.hints.show(witness);
     }
 }
 

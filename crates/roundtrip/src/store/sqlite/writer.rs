@@ -280,7 +280,7 @@ impl Desk<'_, '_> {
             told.refuse(&store_error(&self.writer.path, &error));
             return Err(self.log.wait().map_or_else(Exit::Failed, |()| Exit::Reopen));
         }
-        told.touched = self.machine.take_touched();
+        told.news = self.machine.take_news();
         self.log.tell(told);
         Ok(())
     }
@@ -307,8 +307,8 @@ impl Desk<'_, '_> {
             if let Some(watch) = &mut self.writer.watch {
                 watch(Glimpse::Commit);
             }
-            told.touched = self.machine.take_touched();
-            told.touched.insert(Topic::Journal);
+            told.news = self.machine.take_news();
+            told.news.touched.insert(Topic::Journal);
             if self.writer.next.is_none() {
                 self.writer.next = self.writer.jobs.try_recv().ok().map(|(job, _permit)| job);
             }

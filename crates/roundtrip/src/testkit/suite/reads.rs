@@ -1,10 +1,14 @@
 //! The reads: exact, paged, bounded; and the hints that something changed.
 
+use std::sync::{Arc, Mutex, PoisonError};
+
 use crate::inbox::{End, StateKind};
+use crate::sender::{AttemptKind, ParcelStage};
 use crate::store::journal::{Event, Subject};
-use crate::store::op::{Define, Fail, NewRequest, Remedy, Seat, Verdict};
+use crate::store::op::{Define, Fail, Judgement, NewRequest, Remedy, Seat, Sight, Verdict};
 use crate::store::policy::RoutePolicy;
 use crate::store::query::{Count, ListFilter};
+use crate::store::witness::{LaneStep, Move, RequestStep, Witness};
 use crate::store::{ReadExt, Topic};
 use crate::testkit::bench::{Bench, OPTIONS, START, must};
 use crate::testkit::samples::*;
@@ -184,4 +188,58 @@ pub async fn changes_are_hinted(bench: Bench) {
     // The journal grows also where nobody has anything to do.
     bench.applied(mend(1, Remedy::Cancel)).await;
     assert!(journal.changed().await);
+}
+
+/// Keeps what it is told.
+#[derive(Debug, Default)]
+struct Notebook(Mutex<Vec<Move>>);
+
+impl Notebook {
+    fn take(&self) -> Vec<Move> {
+        std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl Witness for Notebook {
+    fn saw(&self, moves: &[Move]) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(moves);
+    }
+}
+
+/// A witness is told of each step once, by the time its caller is answered, and of no repeat.
+pub async fn a_witness_is_told_of_each_step(bench: Bench) {
+    let notebook = Arc::new(Notebook::default());
+    bench.store().witness(notebook.clone());
+    bench.define(policy()).await;
+    let owner = bench.open_lane(4).await;
+    let moved = |n, after_ms, step| {
+        let (admitted_at, at) = (START, START.plus(after_ms));
+        Move::Request { id: id(n), route: route(), admitted_at, at, step }
+    };
+    bench.admit(vec![final_request(1), final_request(2)]).await;
+    let both = [moved(1, 0, RequestStep::Admitted), moved(2, 0, RequestStep::Admitted)];
+    assert_eq!(notebook.take(), both);
+    bench.admit(vec![final_request(1)]).await;
+    assert_eq!(notebook.take(), [], "it was known");
+    bench.clock.advance_ms(5);
+    let [one, two] = &bench.lease(2).await[..] else { panic!("two were queued") };
+    bench.applied(answer(one)).await;
+    bench.apply(answer(one)).await;
+    bench.applied(fail(two, ErrorClass::Retryable)).await;
+    let leased = RequestStep::Leased { attempt: 1 };
+    let worked = [
+        moved(1, 5, leased.clone()),
+        moved(2, 5, leased),
+        moved(1, 5, RequestStep::Answered),
+        moved(2, 5, RequestStep::Failed(ErrorClass::Retryable)),
+    ];
+    assert_eq!(notebook.take(), worked, "a repeat is no step");
+    bench.applied(assign(owner, 0, vec![parcel(&[1], signed(1, AttemptKind::Carry))])).await;
+    bench.applied(attempt(owner, 0, signed(2, AttemptKind::Carry))).await;
+    bench.clock.advance_ms(7);
+    let settled = Sight::Final(block(2, 9), Judgement::Done);
+    bench.applied(settle(owner, 0, ParcelStage::Assigned, settled)).await;
+    let attempted = Move::Lane { lane: lane(), step: LaneStep::Attempted };
+    let sent = [moved(1, 5, RequestStep::Assigned(lane())), attempted, moved(1, 12, RequestStep::Ended(End::Settled))];
+    assert_eq!(notebook.take(), sent);
 }

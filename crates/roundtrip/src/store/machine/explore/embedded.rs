@@ -44,7 +44,7 @@ impl Embedded {
             self.machine.flush(&mut self.disk);
             self.renumber_journal();
         }
-        self.machine.take_touched();
+        self.machine.take_news();
         outcome
     }
 
