@@ -10,6 +10,20 @@ use utoipa::ToSchema;
 
 use super::problem::Problem;
 
+/// A number as every language can hold it: signed, of 64 bits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(try_from = "u64")]
+#[schema(value_type = i64, minimum = 0)]
+pub(super) struct Whole(pub(super) u64);
+
+impl TryFrom<u64> for Whole {
+    type Error = &'static str;
+
+    fn try_from(number: u64) -> Result<Whole, &'static str> {
+        if i64::try_from(number).is_ok() { Ok(Whole(number)) } else { Err("a number of at most 63 bits is meant") }
+    }
+}
+
 /// How a payload is to be read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]

@@ -26,10 +26,10 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::Router;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::middleware::{from_fn, from_fn_with_state};
-use axum::{Json, Router};
 use roundtrip::inbox::Identity;
 use roundtrip::listener::Submitter;
 use roundtrip::sender::Rebuild;
@@ -39,6 +39,7 @@ use utoipa::OpenApi;
 use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityScheme};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
+use utoipa_swagger_ui as swagger;
 
 use auth::{Caller, Guard, Keys, Role, guard};
 use problem::Problem;
@@ -46,6 +47,8 @@ use rate::Rates;
 
 pub use serve::{Limits, serve};
 
+/// Where the description of all calls is; the viewer reads it from there.
+const DOCUMENT: &str = "/v1/openapi.json";
 /// How long the store has to answer before the program counts as not ready.
 const READY_WITHIN: Duration = Duration::from_secs(3);
 
@@ -140,7 +143,9 @@ impl Api {
     /// All calls.
     pub fn router(&self) -> Router {
         let (mut router, document) = self.described();
-        let document = Arc::new(document);
+        // It calls nobody but this server.
+        let viewer = swagger::Config::default().validator_url("none").try_it_out_enabled(true);
+        let viewer = swagger::SwaggerUi::new("/docs").url(DOCUMENT, document).config(viewer);
         for (name, path) in self.routes.iter().filter_map(|(name, intake)| Some((name, intake.path.as_ref()?))) {
             let name = name.clone();
             let submit =
@@ -154,10 +159,8 @@ impl Api {
             .route_layer(from_fn(pull::refused_in_its_words));
         router
             .route(pull::PATH, pulling)
-            .route("/v1/openapi.json", axum::routing::get(move || async move { Json((*document).clone()) }))
-            .fallback(|| async {
-                Problem::not_found("there is nothing at this path; /v1/openapi.json names what there is")
-            })
+            .merge(viewer)
+            .fallback(|| async { Problem::not_found("there is nothing at this path; /docs shows what there is") })
             .method_not_allowed_fallback(|| async {
                 Problem::new(StatusCode::METHOD_NOT_ALLOWED, "this path takes another method")
             })

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use axum::extract::rejection::JsonRejection;
+use axum::extract::rejection::{JsonRejection, PathRejection};
 use axum::extract::{Path, State};
 use axum::{Extension, Json};
 use roundtrip::sender::{LaneStatus, Progress, Rebuild, Rebuilt};
@@ -14,6 +14,7 @@ use utoipa::ToSchema;
 
 use super::Api;
 use super::auth::Caller;
+use super::body::Whole;
 use super::problem::Problem;
 
 /// It is done.
@@ -33,10 +34,20 @@ fn done(outcome: Outcome, what: &str) -> Result<Json<Done>, Problem> {
     }
 }
 
+/// What is ordered of a route.
+#[derive(Clone, Copy, Debug, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum RouteOrder {
+    /// Nothing more is handed out.
+    Pause,
+    /// Work goes on.
+    Resume,
+}
+
 /// Stops a route's work, or lets it go on. What is in a worker's hand goes on.
 #[utoipa::path(
     post, path = "/v1/routes/{route}/{order}", tag = "operations",
-    params(("route" = String, Path, description = "Which route."), ("order" = String, Path, description = "`pause` or `resume`.")),
+    params(("route" = String, Path, description = "Which route."), ("order" = inline(RouteOrder), Path, description = "What is ordered.")),
     responses(
         (status = 200, description = "It is so.", body = Done),
         Problem,
@@ -44,31 +55,47 @@ fn done(outcome: Outcome, what: &str) -> Result<Json<Done>, Problem> {
 )]
 pub(super) async fn route(
     State(api): State<Api>,
-    Path((route, order)): Path<(String, String)>,
+    path: Result<Path<(String, RouteOrder)>, PathRejection>,
     Extension(caller): Extension<Caller>,
 ) -> Result<Json<Done>, Problem> {
-    let paused = match order.as_str() {
-        "pause" => true,
-        "resume" => false,
-        _ => return Err(Problem::not_found(format!("nobody can {order:?} a route: pause or resume it"))),
+    let Path((route, order)) = path?;
+    let (paused, called) = match order {
+        RouteOrder::Pause => (true, "pause"),
+        RouteOrder::Resume => (false, "resume"),
     };
     let outcome = api.store.apply_one(Pause { route: RouteName::new(&route)?, paused }).await?;
-    super::audit(&caller, &order, &route);
+    super::audit(&caller, called, &route);
     done(outcome, "route")
 }
 
 /// What is ordered of a lane.
+#[derive(Clone, Copy, Debug, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum WireLaneOrder {
+    /// Nothing new is sent.
+    Pause,
+    /// A pause or a quarantine ends.
+    Resume,
+    /// Nothing new is sent for `for_ms`.
+    Quarantine,
+    /// A stopped lane goes on from `next`.
+    Reconcile,
+    /// What is on the slot `nonce` is cancelled.
+    Cancel,
+}
+
+/// With what it is ordered.
 #[derive(Clone, Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct LaneCall {
     /// With `pause`: why, for the person who reads it.
     pub reason: Option<String>,
     /// With `quarantine`: for how long, in milliseconds.
-    pub for_ms: Option<u64>,
+    pub for_ms: Option<Whole>,
     /// With `reconcile`: the next slot that is free on the chain, after all that was used there was matched.
-    pub next: Option<u64>,
+    pub next: Option<Whole>,
     /// With `cancel`: which slot.
-    pub nonce: Option<u64>,
+    pub nonce: Option<Whole>,
     /// With `cancel`: whether the answers go out again on another slot; else they are dead letters.
     pub requeue: bool,
 }
@@ -77,7 +104,7 @@ pub(super) struct LaneCall {
 #[utoipa::path(
     post, path = "/v1/lanes/{lane}/{order}", tag = "operations",
     params(("lane" = String, Path, description = "Which lane."),
-        ("order" = String, Path, description = "`pause`, `resume`, `quarantine`, `reconcile` or `cancel`.")),
+        ("order" = inline(WireLaneOrder), Path, description = "What is ordered.")),
     request_body = LaneCall,
     responses(
         (status = 200, description = "It is so.", body = Done),
@@ -86,18 +113,20 @@ pub(super) struct LaneCall {
 )]
 pub(super) async fn lane(
     State(api): State<Api>,
-    Path((lane, order)): Path<(String, String)>,
+    path: Result<Path<(String, WireLaneOrder)>, PathRejection>,
     Extension(caller): Extension<Caller>,
     call: Result<Option<Json<LaneCall>>, JsonRejection>,
 ) -> Result<Json<Done>, Problem> {
-    let call = call?.map(|Json(call)| call).unwrap_or_default();
+    let (Path((lane, order)), call) = (path?, call?.map(|Json(call)| call).unwrap_or_default());
     let missing = |what: &str| Problem::unprocessable(format!("`{what}` is missing"));
-    let what = match order.as_str() {
-        "pause" => Order::Pause { reason: call.reason.clone().unwrap_or_else(|| format!("by {}", caller.name)).into() },
-        "resume" => Order::Resume,
-        "quarantine" => Order::Quarantine { for_ms: call.for_ms.ok_or_else(|| missing("for_ms"))? },
-        "reconcile" => {
-            let next = call.next.ok_or_else(|| missing("next"))?;
+    let what = match order {
+        WireLaneOrder::Pause => {
+            Order::Pause { reason: call.reason.clone().unwrap_or_else(|| format!("by {}", caller.name)).into() }
+        }
+        WireLaneOrder::Resume => Order::Resume,
+        WireLaneOrder::Quarantine => Order::Quarantine { for_ms: call.for_ms.ok_or_else(|| missing("for_ms"))?.0 },
+        WireLaneOrder::Reconcile => {
+            let Whole(next) = call.next.ok_or_else(|| missing("next"))?;
             // On a lane that goes well, every slot up to there would be filled, at a cost.
             let found = api.store.lane(LaneName::new(&lane)?).await?;
             if found.is_some_and(|lane| lane.status != LaneStatus::Stopped) {
@@ -105,18 +134,14 @@ pub(super) async fn lane(
             }
             Order::Reconcile { outside_next: Nonce(next) }
         }
-        "cancel" => {
+        WireLaneOrder::Cancel => {
             let note = || ErrorNote::new(ErrorClass::Fatal, &format!("cancelled by {}", caller.name));
             let then = if call.requeue { AfterCancel::Requeue } else { AfterCancel::Dead(note()) };
-            Order::Cancel { nonce: Nonce(call.nonce.ok_or_else(|| missing("nonce"))?), then }
-        }
-        _ => {
-            let why = format!("nobody can {order:?} a lane: pause, resume, quarantine, reconcile or cancel");
-            return Err(Problem::not_found(why));
+            Order::Cancel { nonce: Nonce(call.nonce.ok_or_else(|| missing("nonce"))?.0), then }
         }
     };
     let outcome = api.store.apply_one(LaneOrder { lane: LaneName::new(&lane)?, order: what }).await?;
-    super::audit(&caller, &order, &lane);
+    super::audit(&caller, &format!("{order:?}").to_lowercase(), &lane);
     match outcome {
         Outcome::NotFound(Missing::Parcel(nonce)) => Err(Problem::not_found(format!("nothing is on slot {}", nonce.0))),
         Outcome::Applied(Effect::Lane(_)) => Ok(Json(Done { result: "done" })),
@@ -129,7 +154,7 @@ pub(super) async fn lane(
 #[serde(deny_unknown_fields)]
 pub(super) struct RebuildCall {
     /// For how long requests without an answer are waited for, in milliseconds.
-    pub patience_ms: u64,
+    pub patience_ms: Whole,
 }
 
 /// How far a rebuild is.
@@ -202,7 +227,7 @@ pub(super) async fn rebuild(
 ) -> Result<Json<RebuildProgress>, Problem> {
     let Json(call) = call?;
     let rebuild = api.rebuild_of(&destination)?;
-    rebuild.begin(Duration::from_millis(call.patience_ms));
+    rebuild.begin(Duration::from_millis(call.patience_ms.0));
     super::audit(&caller, "rebuild", &destination);
     Ok(Json(rebuild.progress().into()))
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use axum::Json;
 use axum::body::Bytes;
-use axum::extract::rejection::BytesRejection;
+use axum::extract::rejection::{BytesRejection, PathRejection};
 use axum::extract::{Path, Query, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -22,7 +22,7 @@ use serde_json::value::RawValue;
 use utoipa::{IntoParams, ToSchema};
 
 use super::Api;
-use super::body::{self, WireEncoding};
+use super::body::{self, Whole, WireEncoding};
 use super::problem::Problem;
 use super::views::{self, WireEntry, WirePage, WireRequest};
 
@@ -40,9 +40,9 @@ pub(super) struct SubmitQuery {
     /// Wait so long for the answer, such as `30s`.
     pub wait: Option<String>,
     /// Not to be worked on before, in milliseconds since 1970.
-    pub due_ms: Option<u64>,
+    pub due_ms: Option<Whole>,
     /// Of no use after, in milliseconds since 1970.
-    pub deadline_ms: Option<u64>,
+    pub deadline_ms: Option<Whole>,
     /// For routes ordered by priority: higher goes first.
     pub priority: Option<u8>,
     /// For routes ordered by key.
@@ -54,7 +54,7 @@ pub(super) struct SubmitQuery {
 #[serde(deny_unknown_fields)]
 pub(super) struct BulkItem {
     /// What is asked: any JSON, or base64 if `encoding` says so.
-    #[schema(value_type = Object)]
+    #[schema(value_type = serde_json::Value)]
     pub payload: Box<RawValue>,
     /// How to read it.
     #[serde(default)]
@@ -64,9 +64,9 @@ pub(super) struct BulkItem {
     /// What makes it the same submission.
     pub idempotency_key: Option<String>,
     /// Not to be worked on before, in milliseconds since 1970.
-    pub due_ms: Option<u64>,
+    pub due_ms: Option<Whole>,
     /// Of no use after, in milliseconds since 1970.
-    pub deadline_ms: Option<u64>,
+    pub deadline_ms: Option<Whole>,
     /// For routes ordered by priority.
     pub priority: Option<u8>,
     /// For routes ordered by key.
@@ -104,8 +104,8 @@ pub(super) struct BulkAccepted {
 struct Manner {
     id: Option<String>,
     idempotency_key: Option<String>,
-    due_ms: Option<u64>,
-    deadline_ms: Option<u64>,
+    due_ms: Option<Whole>,
+    deadline_ms: Option<Whole>,
     priority: Option<u8>,
     key: Option<String>,
     trace: Option<Box<str>>,
@@ -229,8 +229,8 @@ fn request_of(route: &RouteName, identity: &Identity, payload: Payload, manner: 
         keyed.as_ref().map_or(request.occurrence, |parts| OccurrenceId::of(&[&parts[0], &parts[1], &parts[2]]));
     Ok(NewRequest {
         occurrence,
-        due: manner.due_ms.map(|ms| UnixMs(ms).into()),
-        deadline: manner.deadline_ms.map(|ms| UnixMs(ms).into()),
+        due: manner.due_ms.map(|ms| UnixMs(ms.0).into()),
+        deadline: manner.deadline_ms.map(|ms| UnixMs(ms.0).into()),
         priority: manner.priority.unwrap_or(0),
         key: manner.key.as_deref().map(OrderKey::new).transpose()?,
         trace: manner.trace,
@@ -254,7 +254,7 @@ fn random_bytes() -> [u8; 32] {
     post, path = "/v1/routes/{route}/requests", tag = "requests",
     params(("route" = String, Path, description = "Which route."), SubmitQuery,
         ("Idempotency-Key" = Option<String>, Header, description = "What makes it the same submission.")),
-    request_body(content = Object, description = "What is asked.", content_type = "application/json"),
+    request_body(content = serde_json::Value, description = "What is asked.", content_type = "application/json"),
     responses(
         (status = 201, description = "It is new, and durable.", body = Accepted),
         (status = 200, description = "It was recognised; or, with `wait`, how it stands.", body = Accepted),
@@ -367,7 +367,7 @@ pub(super) struct WaitQuery {
 /// One request, live or remembered.
 #[utoipa::path(
     get, path = "/v1/requests/{id}", tag = "requests",
-    params(("id" = String, Path, description = "Which request."), WaitQuery),
+    params(("id" = String, Path, pattern = "^(0x)?[0-9a-fA-F]{64}$", description = "Which request."), WaitQuery),
     responses(
         (status = 200, description = "How it stands.", body = WireRequest),
         Problem,
@@ -394,7 +394,7 @@ pub(super) struct Timeline {
 /// What happened to a request, as far as the journal reaches back.
 #[utoipa::path(
     get, path = "/v1/requests/{id}/timeline", tag = "requests",
-    params(("id" = String, Path, description = "Which request.")),
+    params(("id" = String, Path, pattern = "^(0x)?[0-9a-fA-F]{64}$", description = "Which request.")),
     responses(
         (status = 200, description = "What happened.", body = Timeline),
         Problem,
@@ -414,15 +414,15 @@ pub(super) struct ListQuery {
     /// Only in this state; several with commas.
     pub state: Option<String>,
     /// Only those that came in at this time or later, in milliseconds since 1970.
-    pub from_ms: Option<u64>,
+    pub from_ms: Option<Whole>,
     /// Only those that came in before this time.
-    pub to_ms: Option<u64>,
+    pub to_ms: Option<Whole>,
     /// Only ids that begin with these hexadecimal digits; an even number of them.
     pub id_prefix: Option<String>,
     /// Only those whose last error contains this text.
     pub error: Option<String>,
     /// What the page before said is next.
-    pub after: Option<u64>,
+    pub after: Option<Whole>,
     /// At most so many.
     pub limit: Option<usize>,
 }
@@ -451,11 +451,11 @@ pub(super) async fn list(
     let filter = ListFilter {
         route: query.route.as_deref().map(RouteName::new).transpose()?,
         states,
-        from: query.from_ms.map(UnixMs),
-        to: query.to_ms.map(UnixMs),
+        from: query.from_ms.map(|ms| UnixMs(ms.0)),
+        to: query.to_ms.map(|ms| UnixMs(ms.0)),
         id_prefix: query.id_prefix.as_deref().map(prefix).transpose()?.unwrap_or_default(),
         error_text: query.error,
-        after: query.after.map(Seq),
+        after: query.after.map(|seq| Seq(seq.0)),
         limit: query.limit.unwrap_or(PAGE).clamp(1, PAGE_MAX),
     };
     let page = api.store.list(filter).await?;
@@ -481,11 +481,23 @@ pub(super) struct Mended {
     pub state: views::State,
 }
 
+/// What a person does to a request.
+#[derive(Clone, Copy, Debug, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum WireRemedy {
+    /// A dead letter is tried again.
+    Retry,
+    /// A dead letter is given up for good.
+    Drop,
+    /// A request that nothing was sent for is withdrawn.
+    Cancel,
+}
+
 /// A person retries, drops or cancels a request.
 #[utoipa::path(
     post, path = "/v1/requests/{id}/{remedy}", tag = "operations",
-    params(("id" = String, Path, description = "Which request."),
-        ("remedy" = String, Path, description = "`retry` a dead letter, `drop` it for good, or `cancel` a request that nothing was sent for.")),
+    params(("id" = String, Path, pattern = "^(0x)?[0-9a-fA-F]{64}$", description = "Which request."),
+        ("remedy" = inline(WireRemedy), Path, description = "What is done to it.")),
     responses(
         (status = 200, description = "It is done.", body = Mended),
         Problem,
@@ -493,25 +505,25 @@ pub(super) struct Mended {
 )]
 pub(super) async fn mend(
     State(api): State<Api>,
-    Path((id, remedy)): Path<(String, String)>,
+    path: Result<Path<(String, WireRemedy)>, PathRejection>,
     axum::Extension(caller): axum::Extension<super::auth::Caller>,
 ) -> Result<Json<Mended>, Problem> {
+    let Path((id, remedy)) = path?;
     let id: RequestId = id.parse()?;
-    let what = match remedy.as_str() {
-        "retry" => Remedy::Retry,
-        "drop" => Remedy::Drop,
-        "cancel" => Remedy::Cancel,
-        _ => return Err(Problem::not_found(format!("nobody can {remedy:?} a request: retry, drop or cancel it"))),
+    let (what, called) = match remedy {
+        WireRemedy::Retry => (Remedy::Retry, "retry"),
+        WireRemedy::Drop => (Remedy::Drop, "drop"),
+        WireRemedy::Cancel => (Remedy::Cancel, "cancel"),
     };
     let outcome = api.store.apply_one(Mend { id, remedy: what }).await?;
-    super::audit(&caller, &remedy, &id);
+    super::audit(&caller, called, &id);
     match outcome {
         Outcome::Applied(Effect::Now(state)) | Outcome::Duplicate(Effect::Now(state)) => {
             Ok(Json(Mended { state: state.into() }))
         }
         Outcome::NotFound(Missing::Request(_)) => Err(gone(id)),
         Outcome::Stale(Stale::State(state)) => {
-            Err(Problem::conflict(format!("it is {:?}, which {remedy} does not change", views::State::from(state))))
+            Err(Problem::conflict(format!("it is {:?}, which {called} does not change", views::State::from(state))))
         }
         other => Err(Problem::conflict(format!("refused: {other:?}"))),
     }

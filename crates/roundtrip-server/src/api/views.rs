@@ -182,14 +182,14 @@ pub(super) struct WireRequest {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub encoding: Option<WireEncoding>,
     /// What is asked; not in lists.
-    #[schema(value_type = Option<Object>)]
+    #[schema(value_type = Option<serde_json::Value>)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub payload: Option<Box<RawValue>>,
     /// How to read the answer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub response_encoding: Option<WireEncoding>,
     /// The answer, as long as it is kept.
-    #[schema(value_type = Option<Object>)]
+    #[schema(value_type = Option<serde_json::Value>)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub response: Option<Box<RawValue>>,
 }

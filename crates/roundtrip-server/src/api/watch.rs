@@ -18,6 +18,7 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::Api;
 use super::auth::Caller;
+use super::body::Whole;
 use super::problem::Problem;
 use super::views::{WireCount, WireEntry, WireLane, WireOrigin, WireRoute};
 
@@ -126,7 +127,7 @@ pub(super) async fn origins(State(api): State<Api>) -> Result<Json<Origins>, Pro
 #[serde(deny_unknown_fields)]
 pub(super) struct UpdatesQuery {
     /// From this place of the journal on; from now on if absent. `Last-Event-ID` goes before it.
-    pub from: Option<u64>,
+    pub from: Option<Whole>,
     /// Only about this request.
     pub request: Option<String>,
     /// Only of or to this route. Updates that name no route, such as an answer's, are then left out.
@@ -169,7 +170,7 @@ pub(super) async fn updates(
     let Query(query) = query?;
     let last =
         headers.get("last-event-id").and_then(|value| value.to_str().ok()).and_then(|text| text.parse::<u64>().ok());
-    let from = match last.map(|last| last.saturating_add(1)).or(query.from) {
+    let from = match last.map(|last| last.saturating_add(1)).or(query.from.map(|from| from.0)) {
         Some(from) => from,
         None => api.store.journal(u64::MAX, 1).await?.head,
     };

@@ -22,7 +22,7 @@ use tokio::time::Instant;
 use utoipa::ToSchema;
 
 use super::Api;
-use super::body::{self, WireEncoding, shown};
+use super::body::{self, Whole, WireEncoding, shown};
 use super::problem::Problem;
 use super::views::{State as WireState, WireMoment, WireStanding};
 
@@ -36,17 +36,19 @@ pub(super) const LOOK_EVERY: Duration = Duration::from_secs(1);
 #[serde(deny_unknown_fields)]
 pub(super) struct LeaseCall {
     /// Of which route.
+    #[schema(min_length = 1, max_length = 128)]
     pub route: String,
     /// Who asks.
+    #[schema(min_length = 1, max_length = 128)]
     pub worker: String,
     /// How many at most; 1 if absent.
     pub max: Option<usize>,
     /// How long to wait for work, in milliseconds; not at all if absent.
-    pub wait_ms: Option<u64>,
+    pub wait_ms: Option<Whole>,
     /// For how long the work is wanted, in milliseconds; as the route says if absent.
-    pub lease_ms: Option<u64>,
+    pub lease_ms: Option<Whole>,
     /// A number of the caller's for this call: the same again gets the same work again.
-    pub claim: Option<u64>,
+    pub claim: Option<Whole>,
 }
 
 /// Work.
@@ -79,7 +81,7 @@ pub(super) struct Job {
     /// How to read the payload.
     pub encoding: WireEncoding,
     /// What is asked: JSON as it is, everything else as base64.
-    #[schema(value_type = Object)]
+    #[schema(value_type = serde_json::Value)]
     pub payload: Box<RawValue>,
     /// The trace context that it came with.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -119,14 +121,14 @@ pub(super) async fn lease(
 ) -> Result<Json<Leased>, Problem> {
     let Json(call) = call?;
     let route = RouteName::new(&call.route)?;
-    let wait = Duration::from_millis(call.wait_ms.unwrap_or(0)).min(api.wait_max);
+    let wait = Duration::from_millis(call.wait_ms.unwrap_or_default().0).min(api.wait_max);
     let until = Instant::now() + wait;
     let lease = op::Lease {
         route: route.clone(),
         worker: WorkerName::new(&call.worker)?,
         max: call.max.unwrap_or(1).clamp(1, LEASE_MAX),
-        claim: ClaimId(call.claim.unwrap_or_else(|| fastrand::u64(..))),
-        lease_ms: call.lease_ms,
+        claim: ClaimId(call.claim.map_or_else(|| fastrand::u64(..), |claim| claim.0)),
+        lease_ms: call.lease_ms.map(|length| length.0),
     };
     let mut changes = api.store.changes(Topic::Inbox(route));
     loop {
@@ -155,8 +157,10 @@ pub(super) fn granted(outcome: Outcome) -> Result<Vec<Grant>, Problem> {
 #[derive(Clone, Debug, Deserialize, ToSchema)]
 pub(super) struct Held {
     /// Which request.
+    #[schema(pattern = "^(0x)?[0-9a-fA-F]{64}$")]
     pub id: String,
     /// The lease's token.
+    #[schema(pattern = "^[0-9]{1,19}-[0-9]{1,19}$")]
     pub token: String,
 }
 
@@ -171,9 +175,10 @@ impl Held {
 #[serde(deny_unknown_fields)]
 pub(super) struct ExtendCall {
     /// Which.
+    #[schema(min_items = 1, max_items = 4096)]
     pub jobs: Vec<Held>,
     /// For how long from now, in milliseconds; as the route says if absent.
-    pub lease_ms: Option<u64>,
+    pub lease_ms: Option<Whole>,
 }
 
 /// Records answers.
@@ -181,6 +186,7 @@ pub(super) struct ExtendCall {
 #[serde(deny_unknown_fields)]
 pub(super) struct AnswerCall {
     /// The answers.
+    #[schema(min_items = 1, max_items = 4096)]
     pub jobs: Vec<Answered>,
 }
 
@@ -189,11 +195,13 @@ pub(super) struct AnswerCall {
 #[serde(deny_unknown_fields)]
 pub(super) struct Answered {
     /// Which request.
+    #[schema(pattern = "^(0x)?[0-9a-fA-F]{64}$")]
     pub id: String,
     /// The lease's token.
+    #[schema(pattern = "^[0-9]{1,19}-[0-9]{1,19}$")]
     pub token: String,
     /// The answer: any JSON, or base64 if `encoding` says so.
-    #[schema(value_type = Object)]
+    #[schema(value_type = serde_json::Value)]
     pub response: Box<RawValue>,
     /// How to read it.
     #[serde(default)]
@@ -213,7 +221,7 @@ pub(super) struct FollowUp {
     /// On which route.
     pub route: String,
     /// What is asked.
-    #[schema(value_type = Object)]
+    #[schema(value_type = serde_json::Value)]
     pub payload: Box<RawValue>,
     /// How to read it.
     #[serde(default)]
@@ -227,7 +235,7 @@ pub(super) struct Item {
     /// Which group.
     pub group: String,
     /// The item; the same again is the same item.
-    #[schema(value_type = Object)]
+    #[schema(value_type = serde_json::Value)]
     pub payload: Box<RawValue>,
     /// How to read it.
     #[serde(default)]
@@ -239,6 +247,7 @@ pub(super) struct Item {
 #[serde(deny_unknown_fields)]
 pub(super) struct FailCall {
     /// Which.
+    #[schema(min_items = 1, max_items = 4096)]
     pub jobs: Vec<Failed>,
 }
 
@@ -258,8 +267,10 @@ pub(super) enum Then {
 #[serde(deny_unknown_fields)]
 pub(super) struct Failed {
     /// Which request.
+    #[schema(pattern = "^(0x)?[0-9a-fA-F]{64}$")]
     pub id: String,
     /// The lease's token.
+    #[schema(pattern = "^[0-9]{1,19}-[0-9]{1,19}$")]
     pub token: String,
     /// What went wrong, for the person who reads it.
     pub error: String,
@@ -270,9 +281,9 @@ pub(super) struct Failed {
     #[serde(default)]
     pub transport: bool,
     /// Not before so long, in milliseconds; as the route says if absent.
-    pub after_ms: Option<u64>,
+    pub after_ms: Option<Whole>,
     /// With `dead`: what to publish.
-    #[schema(value_type = Option<Object>)]
+    #[schema(value_type = Option<serde_json::Value>)]
     pub response: Option<Box<RawValue>>,
 }
 
@@ -281,10 +292,11 @@ pub(super) struct Failed {
 #[serde(deny_unknown_fields)]
 pub(super) struct ReleaseCall {
     /// Which.
+    #[schema(min_items = 1, max_items = 4096)]
     pub jobs: Vec<Held>,
     /// Not to be handed out again before so long, in milliseconds.
     #[serde(default)]
-    pub after_ms: u64,
+    pub after_ms: Whole,
 }
 
 /// What became of each, in the order in which they came.
@@ -419,7 +431,7 @@ pub(super) async fn extend(
     call: Result<Json<ExtendCall>, JsonRejection>,
 ) -> Result<Json<Results>, Problem> {
     let Json(call) = call?;
-    let lease_ms = call.lease_ms;
+    let lease_ms = call.lease_ms.map(|length| length.0);
     api.each(
         call.jobs,
         |job| job.id.clone(),
@@ -489,7 +501,7 @@ pub(super) async fn fail(
         |job| {
             let response = job.response.as_deref().map(|value| body::read(WireEncoding::Json, value)).transpose()?;
             let then = match job.then {
-                Then::Retry => op::Verdict::Retry { after_ms: job.after_ms },
+                Then::Retry => op::Verdict::Retry { after_ms: job.after_ms.map(|length| length.0) },
                 Then::Dead => op::Verdict::Dead { response },
             };
             let (error, verdict) = failure(&job.error, job.transport, then);
@@ -522,7 +534,7 @@ pub(super) async fn release(
     call: Result<Json<ReleaseCall>, JsonRejection>,
 ) -> Result<Json<Results>, Problem> {
     let Json(call) = call?;
-    let after_ms = call.after_ms;
+    let after_ms = call.after_ms.0;
     api.each(
         call.jobs,
         |job| job.id.clone(),

@@ -4,6 +4,7 @@
 mod auth;
 mod chain;
 mod command;
+mod fuzz;
 mod program;
 mod requests;
 mod stream;

@@ -142,10 +142,8 @@ async fn a_worker_in_python() {
 #[tokio::test]
 async fn a_worker_in_typescript() {
     let folder = tempfile::tempdir().unwrap();
-    let tools = std::env::var_os("ROUNDTRIP_TOOLS")
-        .map_or(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tools"), PathBuf::from);
     let compiled = Command::new("node")
-        .arg(tools.join("node_modules/typescript/bin/tsc"))
+        .arg(super::fuzz::tools().join("node_modules/typescript/bin/tsc"))
         .args(["--strict", "--target", "es2022", "--lib", "es2022,dom", "--module", "es2022", "--types", ""])
         .arg("--outDir")
         .arg(folder.path())
