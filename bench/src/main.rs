@@ -10,6 +10,7 @@ mod floor;
 mod lifecycle;
 mod listening;
 mod postgres;
+mod program;
 mod redis;
 mod report;
 mod servers;
@@ -70,6 +71,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     if wanted("listening") {
         listening::beside_bare_loop(&mut report, scale).map_err(|error| error as Box<dyn std::error::Error>)?;
+    }
+    if wanted("program") {
+        program::beside_the_library(&mut report, scale)?;
     }
     let on_postgres = |n: &usize| wanted("postgres") || wanted(&format!("postgres-{n}"));
     let in_flights: Vec<usize> = servers::IN_FLIGHTS.into_iter().filter(on_postgres).collect();

@@ -30,6 +30,8 @@ const HANDFUL: usize = 512;
 const LOAD: usize = 64;
 /// The first request whose latency is measured; those before are load.
 const FIRST_MEASURED: u64 = 1 << 40;
+/// All that may be measured so.
+const MEASURED: std::ops::Range<u64> = FIRST_MEASURED..FIRST_UNWORKED;
 /// The first request that only a commit is measured for.
 const FIRST_UNWORKED: u64 = 1 << 41;
 
@@ -37,7 +39,7 @@ type Failure = Box<dyn std::error::Error>;
 
 /// A store that counts answers to the load, and makes room for another request for each.
 struct Counted {
-    store: SqliteStore,
+    store: Arc<dyn Store>,
     room: Semaphore,
     next: AtomicU64,
     answered: AtomicU64,
@@ -46,16 +48,15 @@ struct Counted {
 }
 
 impl Counted {
-    fn open(folder: &tempfile::TempDir, in_flight: usize, stop_at: u64) -> Result<Arc<Counted>, Failure> {
-        let path = folder.path().join("stations.db");
-        Ok(Arc::new(Counted {
-            store: SqliteStore::open(path, Arc::new(SystemClock::new()), Options::default())?,
+    fn new(store: Arc<dyn Store>, in_flight: usize, stop_at: u64) -> Arc<Counted> {
+        Arc::new(Counted {
+            store,
             room: Semaphore::new(in_flight),
             next: AtomicU64::new(0),
             answered: AtomicU64::new(0),
             stop_at,
             done: Notify::new(),
-        }))
+        })
     }
 
     fn count(&self, answers: usize) {
@@ -67,11 +68,11 @@ impl Counted {
     }
 }
 
-/// Every answer is what was asked, which begins with its number.
+/// An answer to a request that is measured begins with its number, since it is what was asked.
 fn answers_load(op: &Op) -> bool {
     let Op::Answer(answer) = op else { return false };
     let number = answer.response.bytes.first_chunk().map(|bytes| u64::from_le_bytes(*bytes));
-    number.is_some_and(|number| number < FIRST_MEASURED)
+    number.is_none_or(|number| !MEASURED.contains(&number))
 }
 
 impl Store for Counted {
@@ -157,38 +158,49 @@ async fn work_in_process(store: Arc<Counted>, starts: Starts) {
     }
 }
 
-fn policy() -> RoutePolicy {
+pub(crate) fn policy() -> RoutePolicy {
     RoutePolicy { capacity: 10_000_000, ..RoutePolicy::default() }
 }
 
 /// Who does the work.
 #[derive(Clone, Copy)]
-enum By {
+pub(crate) enum By {
     BareLoop,
     Worker,
+    /// A worker of the client's, over a stream to the program's API.
+    Stream,
 }
 
-/// Lifecycles per second.
-fn rate(by: By, in_flight: usize, count: u64) -> Result<f64, Failure> {
+/// Lifecycles per second on a store of its own.
+pub(crate) async fn rate(by: By, store: Arc<dyn Store>, in_flight: usize, count: u64) -> Result<f64, Failure> {
+    let store = Counted::new(store, in_flight, count);
+    store.apply_one(Define { route: route(), policy: policy() }).await?;
+    let mut stations = JoinSet::new();
+    let started = Instant::now();
+    match by {
+        By::BareLoop => stations.spawn(work_bare(store.clone())),
+        By::Worker => stations.spawn(work_in_process(store.clone(), Starts::default())),
+        By::Stream => stations.spawn(crate::program::work_over_stream(store.clone(), HANDFUL)),
+    };
+    stations.spawn(admit_all(store.clone()));
+    tokio::select! {
+        () = store.done.notified() => {}
+        _ended = stations.join_next() => return Err("a station ended".into()),
+    }
+    let rate = store.answered.load(Ordering::Relaxed) as f64 / started.elapsed().as_secs_f64();
+    stations.shutdown().await;
+    Ok(rate)
+}
+
+/// A store in this folder.
+pub(crate) fn open_sqlite(folder: &tempfile::TempDir) -> Result<Arc<dyn Store>, Failure> {
+    let path = folder.path().join("stations.db");
+    Ok(Arc::new(SqliteStore::open(path, Arc::new(SystemClock::new()), Options::default())?))
+}
+
+fn rate_on_sqlite(by: By, in_flight: usize, count: u64) -> Result<f64, Failure> {
     let folder = tempfile::tempdir_in(".")?;
-    runtime()?.block_on(async {
-        let store = Counted::open(&folder, in_flight, count)?;
-        store.apply_one(Define { route: route(), policy: policy() }).await?;
-        let mut stations = JoinSet::new();
-        let started = Instant::now();
-        match by {
-            By::BareLoop => stations.spawn(work_bare(store.clone())),
-            By::Worker => stations.spawn(work_in_process(store.clone(), Starts::default())),
-        };
-        stations.spawn(admit_all(store.clone()));
-        tokio::select! {
-            () = store.done.notified() => {}
-            _ended = stations.join_next() => return Err("a station ended".into()),
-        }
-        let rate = store.answered.load(Ordering::Relaxed) as f64 / started.elapsed().as_secs_f64();
-        stations.shutdown().await;
-        Ok(rate)
-    })
+    runtime()?.block_on(async { rate(by, open_sqlite(&folder)?, in_flight, count).await })
 }
 
 /// Median times, in microseconds: from the submission to the start of its handler, and
@@ -196,7 +208,7 @@ fn rate(by: By, in_flight: usize, count: u64) -> Result<f64, Failure> {
 fn latency(load: usize, samples: usize) -> Result<(f64, f64), Failure> {
     let folder = tempfile::tempdir_in(".")?;
     runtime()?.block_on(async {
-        let store = Counted::open(&folder, load, u64::MAX)?;
+        let store = Counted::new(open_sqlite(&folder)?, load, u64::MAX);
         let quiet = RouteName::new("quiet")?;
         for route in [route(), quiet.clone()] {
             store.apply_one(Define { route, policy: policy() }).await?;
@@ -230,8 +242,8 @@ pub(crate) fn beside_bare(report: &mut Report, scale: Scale) -> Result<(), Failu
         let count = (scale.lifecycles * in_flight.min(64)) as u64;
         let (mut ours, mut bare) = (Vec::new(), Vec::new());
         for _ in 0..scale.rounds {
-            ours.push(rate(By::Worker, in_flight, count)?);
-            bare.push(rate(By::BareLoop, in_flight, count)?);
+            ours.push(rate_on_sqlite(By::Worker, in_flight, count)?);
+            bare.push(rate_on_sqlite(By::BareLoop, in_flight, count)?);
         }
         let bench = format!("in-process handlers, {in_flight} in flight");
         report.speed(bench, median(ours), "bare store".into(), median(bare), "lifecycles/s");
