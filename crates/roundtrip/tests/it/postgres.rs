@@ -33,6 +33,11 @@ impl Default for OnServer {
 }
 
 impl OnServer {
+    /// A schema of its own, for processes that tell each other nothing.
+    fn by_polling() -> OnServer {
+        OnServer(OnServer::default().0.replace('?', "?poll_only=true&"))
+    }
+
     /// A schema of another server.
     pub(crate) fn at(url: String) -> OnServer {
         OnServer(url)
@@ -58,6 +63,20 @@ impl Harness for OnServer {
 roundtrip::conformance!(OnServer::default());
 
 sharing!(OnServer::default());
+
+mod by_polling_alone {
+    use super::OnServer;
+
+    roundtrip::conformance!(OnServer::by_polling());
+    // All but what is about hints.
+    crate::sharing::cases! { OnServer::by_polling() =>
+        no_request_is_handed_out_to_two_processes
+        a_request_that_two_processes_admit_is_admitted_once
+        batches_on_their_way_are_done_once_although_a_stranger_came_first
+        a_lane_has_one_owner_among_processes
+        the_journal_is_read_in_order_while_two_processes_write
+    }
+}
 
 #[tokio::test]
 async fn a_newer_schema_is_refused() {

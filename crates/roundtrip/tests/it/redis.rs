@@ -59,6 +59,11 @@ impl OnServer {
         OnServer(cluster().url(&name()))
     }
 
+    /// Of processes that tell each other nothing.
+    fn by_polling() -> OnServer {
+        OnServer(server().url(&name()).replace('?', "?poll_only=true&"))
+    }
+
     /// What the server answers to a command on one of the store's keys.
     pub(crate) fn said(&self, command: &str, key: &str, arguments: &[&str]) -> String {
         server().said(&[&[command, &self.key(key)], arguments].concat()).unwrap()
@@ -93,6 +98,20 @@ impl Harness for OnServer {
 
 roundtrip::conformance!(OnServer::default());
 sharing!(OnServer::default());
+
+mod by_polling_alone {
+    use super::OnServer;
+
+    roundtrip::conformance!(OnServer::by_polling());
+    // All but what is about hints.
+    crate::sharing::cases! { OnServer::by_polling() =>
+        no_request_is_handed_out_to_two_processes
+        a_request_that_two_processes_admit_is_admitted_once
+        batches_on_their_way_are_done_once_although_a_stranger_came_first
+        a_lane_has_one_owner_among_processes
+        the_journal_is_read_in_order_while_two_processes_write
+    }
+}
 
 mod on_a_cluster {
     use super::OnServer;
