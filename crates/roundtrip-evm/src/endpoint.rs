@@ -1,5 +1,6 @@
 //! A node as one of several: how well it did lately, and whether it is on the right chain.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use tokio::sync::OnceCell;
@@ -14,8 +15,35 @@ use crate::rpc::{CallError, Rpc};
 pub(crate) struct Endpoint {
     pub(crate) rpc: Rpc,
     health: Mutex<Health>,
+    tally: Tally,
     /// Which chain it is on, once it has said so.
     chain_id: OnceCell<u64>,
+}
+
+/// How often it did what.
+#[derive(Debug, Default)]
+struct Tally {
+    good: AtomicU64,
+    busy: AtomicU64,
+    silent: AtomicU64,
+    astray: AtomicU64,
+}
+
+/// How a node did for one that asks it; others that ask the same node have reports of their own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeReport {
+    /// Where it is, less what may be a key.
+    pub name: String,
+    /// Whether little is held against it: it is asked, and sent to.
+    pub is_well: bool,
+    /// How often it answered.
+    pub good: u64,
+    /// How often it asked for patience.
+    pub busy: u64,
+    /// How often it had no answer.
+    pub silent: u64,
+    /// How often it said what others say is not so, or was on another chain.
+    pub astray: u64,
 }
 
 /// Why a node is of no use.
@@ -43,7 +71,12 @@ pub(crate) enum NodeError {
 
 impl Endpoint {
     pub(crate) fn new(rpc: Rpc) -> Endpoint {
-        Endpoint { rpc, health: Mutex::new(Health::good(Instant::now())), chain_id: OnceCell::new() }
+        Endpoint {
+            rpc,
+            health: Mutex::new(Health::good(Instant::now())),
+            tally: Tally::default(),
+            chain_id: OnceCell::new(),
+        }
     }
 
     /// How well it did lately.
@@ -62,10 +95,36 @@ impl Endpoint {
         if let Err(error) = answer {
             tracing::debug!(node = self.rpc.name(), %error, "a node has no answer");
         }
-        let mut health = self.health.lock().unwrap_or_else(PoisonError::into_inner);
         match failing {
-            Some(failing) => health.failed(Instant::now(), failing),
-            None => health.answered(Instant::now()),
+            Some(failing) => self.held_against(failing),
+            None => {
+                self.tally.good.fetch_add(1, Ordering::Relaxed);
+                self.health.lock().unwrap_or_else(PoisonError::into_inner).answered(Instant::now());
+            }
+        }
+    }
+
+    fn held_against(&self, failing: Failing) {
+        let count = match failing {
+            Failing::Busy => &self.tally.busy,
+            Failing::Silent => &self.tally.silent,
+            Failing::Lying => &self.tally.astray,
+        };
+        count.fetch_add(1, Ordering::Relaxed);
+        self.health.lock().unwrap_or_else(PoisonError::into_inner).failed(Instant::now(), failing);
+    }
+
+    /// How it did so far.
+    pub(crate) fn report(&self) -> NodeReport {
+        let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        let Tally { good, busy, silent, astray } = &self.tally;
+        NodeReport {
+            name: self.rpc.name().to_owned(),
+            is_well: self.health().is_good(Instant::now()),
+            good: read(good),
+            busy: read(busy),
+            silent: read(silent),
+            astray: read(astray),
         }
     }
 
@@ -80,7 +139,7 @@ impl Endpoint {
             node = self.rpc.name(),
             "a node shows something else than the others: check whether it is in order"
         );
-        self.health.lock().unwrap_or_else(PoisonError::into_inner).failed(Instant::now(), Failing::Lying);
+        self.held_against(Failing::Lying);
     }
 
     /// Refuses a node of another chain; asked once.

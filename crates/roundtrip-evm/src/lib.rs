@@ -20,6 +20,7 @@ pub mod sender;
 #[cfg(feature = "testkit")]
 pub mod testkit;
 
+pub use endpoint::NodeReport;
 pub use listener::{EventSignature, EvmSource, Watch};
 pub use rpc::{Finality, Rpc};
-pub use sender::{ContractCall, EvmChain, EvmChainOptions, EvmRoute, Gas, Outcome, Outcomes, SignerSource};
+pub use sender::{ContractCall, EvmChain, EvmChainOptions, EvmRoute, Gas, Outcome, Outcomes, Purse, SignerSource};

@@ -12,3 +12,4 @@ pub mod init;
 pub mod plan;
 pub mod run;
 pub mod shelf;
+pub mod telemetry;

@@ -9,7 +9,7 @@ use clap::{Parser, Subcommand};
 use roundtrip_server::api::auth;
 use roundtrip_server::config::{self, Loaded, LogConfig, LogFormat};
 use roundtrip_server::plan::{Plan, Role};
-use roundtrip_server::{check, init, run};
+use roundtrip_server::{check, init, run, telemetry};
 use tracing_subscriber::EnvFilter;
 
 /// Carries requests from blockchains and other sources to workers, and their answers back, durably.
@@ -62,6 +62,8 @@ enum Action {
     Schema,
     /// Prints the reference of the configuration, as Markdown.
     Reference,
+    /// Prints the list of all metrics, as Markdown.
+    Metrics,
 }
 
 #[derive(clap::Args)]
@@ -129,6 +131,10 @@ fn act(action: Action) -> anyhow::Result<()> {
         }
         Action::Reference => {
             print!("{}", config::reference());
+            Ok(())
+        }
+        Action::Metrics => {
+            print!("{}", telemetry::list::reference());
             Ok(())
         }
     }

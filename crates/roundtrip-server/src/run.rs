@@ -1,10 +1,15 @@
 //! Running a plan until somebody says stop.
 
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Context;
+use axum::middleware::from_fn_with_state;
+use roundtrip::clock::SystemClock;
 use roundtrip::relay::Relay;
+use roundtrip::sender::Rebuild;
 use roundtrip::station::Shutdown;
 use roundtrip::store::{Options, Store, open};
 use roundtrip_evm::sender::{Secret, SecretSource};
@@ -16,9 +21,10 @@ use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
 use crate::api::auth::Keys;
-use crate::api::{Api, Limits, Manners, serve};
+use crate::api::{Api, Intake, Limits, Manners, limited, serve};
 use crate::config::{ApiConfig, AuthConfig, Config, TlsConfig};
 use crate::plan::{Plan, Role};
+use crate::telemetry::{Telemetry, count};
 
 /// Every role.
 const ALL: [Role; 4] = [Role::Listen, Role::Work, Role::Send, Role::Api];
@@ -35,10 +41,9 @@ pub async fn until_stopped(config: &Config, plan: &Plan, only: &[Role]) -> anyho
     let roles = if only.is_empty() { &ALL } else { only };
     let store = open_store(config)?;
     let stop = Shutdown::new();
-    let mut relay = plan.relay(store.clone(), roles).await?.stop_on(&stop);
-    if roles.contains(&Role::Api) {
-        relay = with_api(relay, config, plan, store.clone()).await?;
-    }
+    let telemetry = Telemetry::start(store.clone(), Arc::new(SystemClock::new()), plan.scope(roles)?);
+    let relay = plan.relay(store.clone(), roles, &telemetry).await?.stop_on(&stop);
+    let relay = with_doors(relay, config, plan, store.clone(), telemetry, roles).await?;
     let (told, stopping) = (told_to_stop()?, stop.clone());
     let listening = tokio::spawn(async move {
         told.await;
@@ -58,24 +63,101 @@ pub async fn until_stopped(config: &Config, plan: &Plan, only: &[Role]) -> anyho
     Ok(())
 }
 
-/// Adds the API; its address is taken at once, so that one that is taken already is told.
-async fn with_api(relay: Relay, config: &Config, plan: &Plan, store: Arc<dyn Store>) -> anyhow::Result<Relay> {
-    let ApiConfig { listen, body_bytes_max, header_bytes_max, connections_max, calls_max, .. } = config.api;
-    let limits = Limits { body_bytes_max, header_bytes_max, connections_max, calls_max };
-    let keys = match &config.api.auth {
-        Some(auth) => Some(open_keys(auth).await.context("api.auth")?),
-        None => None,
-    };
-    let tls = config.api.tls.as_ref().map(open_tls).transpose().context("api.tls")?;
-    let listener = TcpListener::bind(listen).await.with_context(|| format!("api.listen: {listen}"))?;
-    tracing::info!(address = %listener.local_addr()?, tls = tls.is_some(), auth = keys.is_some(), "the API listens");
-    let intakes = plan.routes.iter().map(|(name, route)| (name.clone(), route.intake())).collect();
-    let (wait_max, calls_per_second) = (config.api.wait_max.0, config.api.calls_per_second);
-    let (manners, rebuilds) = (Manners { keys, calls_per_second, wait_max, body_bytes_max }, relay.rebuilds());
-    Ok(relay.station("api", move |shutdown| {
-        let api = Api::new(store, intakes, rebuilds, manners, shutdown.clone());
-        serve(listener, api.router(), limits, tls, shutdown)
-    }))
+/// Adds where the process can be called.
+async fn with_doors(
+    mut relay: Relay,
+    config: &Config,
+    plan: &Plan,
+    store: Arc<dyn Store>,
+    telemetry: Telemetry,
+    roles: &[Role],
+) -> anyhow::Result<Relay> {
+    let api = roles.contains(&Role::Api).then_some((Door::Api, config.api.listen));
+    let listens = [api, config.telemetry.listen.map(|listen| (Door::Telemetry, listen))];
+    if listens.iter().any(Option::is_some) {
+        let doors = Doors::of(config, plan, store, telemetry, relay.rebuilds()).await?;
+        for (door, listen) in listens.into_iter().flatten() {
+            relay = doors.clone().add(relay, door, listen).await?;
+        }
+    }
+    Ok(relay)
+}
+
+/// Where the process can be called.
+struct Doors {
+    store: Arc<dyn Store>,
+    telemetry: Telemetry,
+    intakes: BTreeMap<String, Intake>,
+    rebuilds: BTreeMap<String, Rebuild>,
+    manners: Manners,
+    limits: Limits,
+    tls: Option<TlsAcceptor>,
+}
+
+impl Doors {
+    async fn of(
+        config: &Config,
+        plan: &Plan,
+        store: Arc<dyn Store>,
+        telemetry: Telemetry,
+        rebuilds: BTreeMap<String, Rebuild>,
+    ) -> anyhow::Result<Arc<Doors>> {
+        let ApiConfig { body_bytes_max, header_bytes_max, connections_max, calls_max, .. } = config.api;
+        let keys = match &config.api.auth {
+            Some(auth) => Some(Arc::new(open_keys(auth).await.context("api.auth")?)),
+            None => None,
+        };
+        let (calls_per_second, wait_max) = (config.api.calls_per_second, config.api.wait_max.0);
+        Ok(Arc::new(Doors {
+            store,
+            telemetry,
+            intakes: plan.routes.iter().map(|(name, route)| (name.clone(), route.intake())).collect(),
+            rebuilds,
+            manners: Manners { keys, calls_per_second, wait_max, body_bytes_max },
+            limits: Limits { body_bytes_max, header_bytes_max, connections_max, calls_max },
+            tls: config.api.tls.as_ref().map(open_tls).transpose().context("api.tls")?,
+        }))
+    }
+
+    /// Adds one; its address is taken at once, so that one that is taken already is told.
+    async fn add(self: Arc<Doors>, relay: Relay, door: Door, listen: SocketAddr) -> anyhow::Result<Relay> {
+        let at = || format!("{}.listen: {listen}", door.name());
+        let listener = TcpListener::bind(listen).await.with_context(at)?;
+        let (address, tls, auth) = (listener.local_addr()?, self.tls.is_some(), self.manners.keys.is_some());
+        match door {
+            Door::Api => tracing::info!(%address, tls, auth, "the API listens"),
+            Door::Telemetry => tracing::info!(metrics = %address, tls, auth, "metrics are served"),
+        }
+        Ok(relay.station(door.name(), move |shutdown| {
+            let Doors { store, telemetry, intakes, rebuilds, manners, limits, tls } = &*self;
+            let (store, intakes, rebuilds) = (store.clone(), intakes.clone(), rebuilds.clone());
+            let api = Api::new(store, intakes, rebuilds, manners.clone(), telemetry.clone(), shutdown.clone());
+            let router = match door {
+                Door::Api => api.router(),
+                Door::Telemetry => api.watched(),
+            };
+            let router = limited(router, *limits).layer(from_fn_with_state(telemetry.meters(), count));
+            serve(listener, router, *limits, tls.clone(), shutdown)
+        }))
+    }
+}
+
+/// For whom.
+#[derive(Clone, Copy)]
+enum Door {
+    /// Those who submit, work, watch and operate.
+    Api,
+    /// Those who look how the process is doing.
+    Telemetry,
+}
+
+impl Door {
+    fn name(self) -> &'static str {
+        match self {
+            Door::Api => "api",
+            Door::Telemetry => "telemetry",
+        }
+    }
 }
 
 /// Reads what tokens are checked with.

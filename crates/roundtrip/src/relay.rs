@@ -25,7 +25,7 @@ use std::time::Duration;
 use tokio::task::{Id, JoinError, JoinSet};
 
 use crate::clock::{Clock, SystemClock};
-use crate::listener::{BlockSource, Every, Follower, FollowerOptions, Source, Submitter, Tick};
+use crate::listener::{BlockSource, Every, Follower, FollowerOptions, FollowerStats, Source, Submitter, Tick};
 use crate::outbox::{Courier, CourierOptions, Sink};
 use crate::persist;
 use crate::sender::chain::Chain;
@@ -132,6 +132,7 @@ pub struct Relay {
     routes: Vec<(String, RoutePolicy)>,
     stations: Vec<(String, Launch)>,
     rebuilds: BTreeMap<String, Rebuild>,
+    listeners: BTreeMap<String, Arc<FollowerStats>>,
 }
 
 impl Relay {
@@ -147,6 +148,7 @@ impl Relay {
             routes: Vec::new(),
             stations: Vec::new(),
             rebuilds: BTreeMap::new(),
+            listeners: BTreeMap::new(),
         }
     }
 
@@ -333,6 +335,8 @@ impl Relay {
     ) -> Relay {
         let (name, at) = (listener.to_owned(), origin.to_owned());
         let routes: Vec<String> = routes.iter().map(|&route| route.to_owned()).collect();
+        let stats = Arc::<FollowerStats>::default();
+        self.listeners.insert(name.clone(), stats.clone());
         let launch = move |given: &Surroundings| {
             let follower = Follower {
                 store: given.store.clone(),
@@ -343,7 +347,7 @@ impl Relay {
                 origin: OriginName::new(&at)?,
                 routes: routes.iter().map(|route| RouteName::new(route)).collect::<Result<_, _>>()?,
                 options,
-                stats: Arc::default(),
+                stats,
             };
             Ok(Box::pin(follower.run(given.shutdown.child_token())) as StationFuture)
         };
@@ -355,6 +359,11 @@ impl Relay {
     /// stations that are still to be added.
     pub fn rebuilds(&self) -> BTreeMap<String, Rebuild> {
         self.rebuilds.clone()
+    }
+
+    /// What its listeners of chains have done since their start, by name; for whoever watches them.
+    pub fn listeners(&self) -> BTreeMap<String, Arc<FollowerStats>> {
+        self.listeners.clone()
     }
 
     /// How upkeep is done, and how deep re-scans may still reach.
@@ -386,7 +395,7 @@ impl Relay {
 
     /// Defines the routes, and starts every station.
     pub async fn start(self) -> Result<Running, RelayError> {
-        let Relay { surroundings, stop_within, upkeep, routes, mut stations, rebuilds } = self;
+        let Relay { surroundings, stop_within, upkeep, routes, mut stations, rebuilds, listeners: _ } = self;
         if let Some((options, floors)) = upkeep {
             stations.push(("upkeep".to_owned(), launch_upkeep(options, floors)));
         }

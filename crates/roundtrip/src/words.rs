@@ -469,6 +469,18 @@ pub enum ErrorClass {
     Crash,
 }
 
+impl ErrorClass {
+    /// The class in a word, as people and other programs read it.
+    pub fn word(self) -> &'static str {
+        match self {
+            ErrorClass::Transport => "transport",
+            ErrorClass::Retryable => "retryable",
+            ErrorClass::Fatal => "fatal",
+            ErrorClass::Crash => "crash",
+        }
+    }
+}
+
 /// What went wrong, for the person who reads it.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub struct ErrorNote {

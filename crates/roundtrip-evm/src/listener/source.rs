@@ -21,7 +21,7 @@ use super::node::{Node, ReadBlock};
 use super::probe::{Trouble, probe};
 use super::quorum::{agreed, agreed_blocks, reached_by};
 use super::watch::{Shows, Watch};
-use crate::endpoint::{NodeError, by_health};
+use crate::endpoint::{NodeError, NodeReport, by_health};
 use crate::rpc::{BadUrl, CallError, Finality, Header, Rpc};
 
 /// A chain whose events are requests, over JSON-RPC.
@@ -67,6 +67,11 @@ impl EvmSource {
             troubles.extend(live.probe().await.err().map(|why| Trouble::NoSubscriptions { node: live.name(), why }));
         }
         troubles
+    }
+
+    /// How each of its nodes did so far, in the order in which they are preferred.
+    pub fn nodes(&self) -> Vec<NodeReport> {
+        self.nodes.iter().map(|node| node.endpoint.report()).collect()
     }
 
     /// The chain of this number, by way of a node. One that is on another chain is refused.

@@ -16,6 +16,7 @@ use tokio::time::Instant;
 
 use super::call::{Call, Calls};
 use super::effects::Effects;
+use super::fees::Fees;
 use super::foreign::{self, User};
 use super::heads::{Heads, View};
 use super::history;
@@ -25,6 +26,7 @@ use super::outcomes::{Outcome, Outcomes, readable};
 use super::sign::Refusals;
 use super::signer::LaneSigner;
 use super::transaction::Draft;
+use crate::endpoint::NodeReport;
 use crate::rpc::{CallError, Finality, Rpc};
 
 /// How much gas transactions may use.
@@ -108,7 +110,7 @@ pub struct EvmChain {
 
 /// What is known of a lane; only worth something as long as its blocks stay where they are.
 #[derive(Default)]
-struct Known {
+pub(super) struct Known {
     counts: Option<(Position, Counts)>,
     /// The slots that were used at the head before: by transactions of blocks that the view
     /// has, even if a node answers for a head that moved meanwhile.
@@ -118,6 +120,19 @@ struct Known {
     most: HashMap<AttemptHash, u128>,
     /// What the account holds, and when it was asked for.
     balance: Option<(Instant, u128)>,
+    /// What was last signed to be paid.
+    pub(super) offered: Option<Fees>,
+}
+
+/// What is known of a lane's money, in wei.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Purse {
+    /// What the account holds, as of the last look.
+    pub balance: Option<u128>,
+    /// The most that the last signed transaction pays for a unit of gas.
+    pub fee: Option<u128>,
+    /// What of it goes to whoever builds the block.
+    pub tip: Option<u128>,
 }
 
 impl Known {
@@ -219,7 +234,22 @@ impl EvmChain {
         self.signers.get(lane).ok_or_else(|| Unreachable(format!("lane {lane} has no account: give it a key")))
     }
 
-    fn known<T>(&self, lane: &LaneName, with: impl FnOnce(&mut Known) -> T) -> T {
+    /// How each of its nodes did so far, in the order in which they are preferred.
+    pub fn nodes(&self) -> Vec<NodeReport> {
+        self.nodes.reports()
+    }
+
+    /// What is known of a lane's money, without asking anybody.
+    pub fn purse(&self, lane: &LaneName) -> Purse {
+        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        known.get(lane).map_or(Purse::default(), |known| Purse {
+            balance: known.balance.map(|(_, balance)| balance),
+            fee: known.offered.map(|fees| fees.most),
+            tip: known.offered.map(|fees| fees.tip),
+        })
+    }
+
+    pub(super) fn known<T>(&self, lane: &LaneName, with: impl FnOnce(&mut Known) -> T) -> T {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         with(known.entry(lane.clone()).or_default())
     }

@@ -29,6 +29,6 @@ mod signer;
 mod transaction;
 
 pub use call::{BadFunction, Call, Calls, ContractCall};
-pub use chain::{EvmChain, EvmChainOptions, EvmRoute, Gas};
+pub use chain::{EvmChain, EvmChainOptions, EvmRoute, Gas, Purse};
 pub use outcomes::{BadRefusal, Outcome, Outcomes};
 pub use signer::{Environment, LaneSigner, Secret, SecretSource, SignerError, SignerSource, SignerUrl};

@@ -13,7 +13,7 @@ use roundtrip::sender::chain::{Reception, Unreachable};
 use tokio::time::Instant;
 
 use super::reception::reception;
-use crate::endpoint::{Endpoint, by_health};
+use crate::endpoint::{Endpoint, NodeReport, by_health};
 use crate::rpc::{CallError, Rpc};
 
 /// How long the others are waited for when one node has taken everything.
@@ -35,6 +35,11 @@ impl Nodes {
 
     pub(super) fn add(&mut self, rpc: Rpc) {
         self.nodes.push(Endpoint::new(rpc));
+    }
+
+    /// How each of them did so far.
+    pub(super) fn reports(&self) -> Vec<NodeReport> {
+        self.nodes.iter().map(Endpoint::report).collect()
     }
 
     /// The best node that says to be on the chain.

@@ -106,11 +106,14 @@ impl EvmChain {
                 (self.nothing(sight, nonce, attempts, now).await?, AttemptKind::Cancel)
             }
         };
+        let offered = draft.fees;
         // A task of its own, so that slots that are signed at once share all processors.
         let signer = signer.clone();
         let signing = tokio::spawn(async move { draft.sign(&*signer, kind).await });
         let refused = |error: &dyn std::fmt::Display| Unreachable(format!("the signer of {lane}: {error}"));
-        Ok(signing.await.map_err(|error| refused(&error))?.map_err(|error| refused(&error))?)
+        let signed = signing.await.map_err(|error| refused(&error))?.map_err(|error| refused(&error))?;
+        self.known(lane, |known| known.offered = Some(offered));
+        Ok(signed)
     }
 
     /// What is right to pay by now.

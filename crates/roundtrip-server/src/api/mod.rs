@@ -45,13 +45,17 @@ use auth::{Caller, Guard, Keys, Role, guard};
 use problem::Problem;
 use rate::Rates;
 
-pub use serve::{Limits, serve};
+pub use serve::{Limits, limited, serve};
+
+use crate::telemetry::Telemetry;
 
 /// Where the description of all calls is; the viewer reads it from there.
 const DOCUMENT: &str = "/v1/openapi.json";
 /// How long the store has to answer before the program counts as not ready.
 const READY_WITHIN: Duration = Duration::from_secs(3);
 
+/// Who may look.
+const VIEWERS: &[Role] = &[Role::Viewer, Role::Operator];
 /// Who may submit.
 const SUBMITTERS: &[Role] = &[Role::Submitter, Role::Operator];
 /// Who may work.
@@ -78,6 +82,7 @@ pub struct Inner {
     rebuilds: BTreeMap<String, Rebuild>,
     wait_max: Duration,
     body_bytes_max: usize,
+    telemetry: Telemetry,
     shutdown: Shutdown,
 }
 
@@ -94,9 +99,10 @@ impl Guards {
 }
 
 /// Who may call, how often, and how long calls wait.
+#[derive(Clone)]
 pub struct Manners {
     /// What tokens are checked with; without keys, everybody may call everything.
-    pub keys: Option<Keys>,
+    pub keys: Option<Arc<Keys>>,
     /// Most calls of one caller in a second.
     pub calls_per_second: Option<NonZeroU32>,
     /// How long a call waits for work or for an answer, at the most.
@@ -131,13 +137,15 @@ impl Api {
         routes: BTreeMap<String, Intake>,
         rebuilds: BTreeMap<String, Rebuild>,
         manners: Manners,
+        telemetry: Telemetry,
         shutdown: Shutdown,
     ) -> Api {
         let submitter = Submitter::new(store.clone());
         let Manners { keys, calls_per_second, wait_max, body_bytes_max } = manners;
         let rates = calls_per_second.map(|most| Arc::new(Rates::new(most.get())));
-        let guards = Guards { keys: keys.map(Arc::new), rates };
-        Api(Arc::new(Inner { store, submitter, routes, guards, rebuilds, wait_max, body_bytes_max, shutdown }))
+        let guards = Guards { keys, rates };
+        let inner = Inner { store, submitter, routes, guards, rebuilds, wait_max, body_bytes_max, telemetry, shutdown };
+        Api(Arc::new(inner))
     }
 
     /// All calls.
@@ -167,6 +175,17 @@ impl Api {
             .with_state(self.clone())
     }
 
+    /// What shows how the process is doing, without the rest.
+    pub fn watched(&self) -> Router {
+        let looking =
+            axum::routing::get(watch::metrics).route_layer(from_fn_with_state(self.guards.with(VIEWERS), guard));
+        Router::new()
+            .route("/health", axum::routing::get(health))
+            .route("/ready", axum::routing::get(ready))
+            .route("/metrics", looking)
+            .with_state(self.clone())
+    }
+
     /// The calls and their description; both come from the same place.
     fn described(&self) -> (Router<Api>, utoipa::openapi::OpenApi) {
         let open = OpenApiRouter::with_openapi(Description::openapi()).routes(routes!(health)).routes(routes!(ready));
@@ -177,6 +196,7 @@ impl Api {
             .routes(routes!(watch::lane))
             .routes(routes!(watch::origins))
             .routes(routes!(watch::updates))
+            .routes(routes!(watch::metrics))
             .routes(routes!(operate::rebuilding))
             .routes(routes!(requests::list))
             .routes(routes!(requests::timeline));
@@ -196,7 +216,7 @@ impl Api {
         let guarded = |router: OpenApiRouter<Api>, roles: &'static [Role]| {
             router.route_layer(from_fn_with_state(self.guards.with(roles), guard))
         };
-        open.merge(guarded(viewer, &[Role::Viewer, Role::Operator]))
+        open.merge(guarded(viewer, VIEWERS))
             .merge(guarded(reader, &[Role::Viewer, Role::Operator, Role::Submitter]))
             .merge(guarded(submitter, SUBMITTERS))
             .merge(guarded(worker, WORKERS))

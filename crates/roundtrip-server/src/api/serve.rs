@@ -50,6 +50,12 @@ pub struct Limits {
     pub calls_max: usize,
 }
 
+/// A router that takes no larger bodies, and no more calls at a time.
+pub fn limited(router: Router, limits: Limits) -> Router {
+    let calls = Arc::new(Semaphore::new(limits.calls_max));
+    router.layer(DefaultBodyLimit::max(limits.body_bytes_max)).layer(from_fn_with_state(calls, one_of_many))
+}
+
 /// Serves until told to stop.
 pub async fn serve(
     listener: TcpListener,
@@ -58,9 +64,6 @@ pub async fn serve(
     tls: Option<TlsAcceptor>,
     shutdown: Shutdown,
 ) -> Result<(), StationError> {
-    let calls = Arc::new(Semaphore::new(limits.calls_max));
-    let router =
-        router.layer(DefaultBodyLimit::max(limits.body_bytes_max)).layer(from_fn_with_state(calls, one_of_many));
     let connections = Arc::new(Semaphore::new(limits.connections_max));
     let graceful = GracefulShutdown::new();
     let mut under_way = JoinSet::new();

@@ -6,7 +6,7 @@ use roundtrip::store::journal::{Entry, Event, Subject};
 use roundtrip::store::query::{
     Bodies, Count, Found, LaneView, OriginView, ParcelView, Phase, ReceiptView, RequestView, RouteView,
 };
-use roundtrip::words::{ErrorClass, ErrorNote, Moment};
+use roundtrip::words::{ErrorNote, Moment};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
@@ -117,13 +117,7 @@ pub(super) struct WireError {
 
 impl From<&ErrorNote> for WireError {
     fn from(note: &ErrorNote) -> WireError {
-        let class = match note.class {
-            ErrorClass::Transport => "transport",
-            ErrorClass::Retryable => "retryable",
-            ErrorClass::Fatal => "fatal",
-            ErrorClass::Crash => "crash",
-        };
-        WireError { class, text: note.text.to_string() }
+        WireError { class: note.class.word(), text: note.text.to_string() }
     }
 }
 

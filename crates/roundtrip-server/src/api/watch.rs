@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, State};
 use axum::http::HeaderMap;
+use axum::response::Response;
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::{Extension, Json};
 use futures_util::Stream;
@@ -120,6 +121,18 @@ pub(super) struct Origins {
 pub(super) async fn origins(State(api): State<Api>) -> Result<Json<Origins>, Problem> {
     let origins = api.store.origins().await?;
     Ok(Json(Origins { origins: origins.into_iter().map(WireOrigin::from).collect() }))
+}
+
+/// What the process has done and how everything stands, for Prometheus; `docs/metrics.md` has the list.
+#[utoipa::path(
+    get, path = "/metrics", tag = "watch",
+    responses(
+        (status = 200, description = "The metrics.", body = String, content_type = "application/openmetrics-text"),
+        Problem,
+    ),
+)]
+pub(super) async fn metrics(State(api): State<Api>) -> Response {
+    api.telemetry.scrape().await
 }
 
 /// Which updates.

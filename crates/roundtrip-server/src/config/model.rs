@@ -28,6 +28,9 @@ pub struct Config {
     /// What the program says while it runs.
     #[serde(default)]
     pub log: LogConfig,
+    /// What shows how the program is doing.
+    #[serde(default)]
+    pub telemetry: TelemetryConfig,
     /// Chains, by a name of your choice.
     #[serde(default)]
     pub chains: BTreeMap<String, ChainConfig>,
@@ -177,6 +180,16 @@ pub enum LogFormat {
     Human,
     /// One JSON object a line.
     Json,
+}
+
+/// What shows how the program is doing, besides `/metrics` of the API.
+#[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct TelemetryConfig {
+    /// An address and port where every process, also one without the API, serves `/metrics`, `/health` and `/ready`; encrypted
+    /// as the API is. Other addresses than those of this machine need `api.auth`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub listen: Option<SocketAddr>,
 }
 
 /// A chain, and the nodes that show it.

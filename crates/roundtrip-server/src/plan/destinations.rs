@@ -22,6 +22,7 @@ use crate::config::{
 };
 use crate::run::read_secret;
 use crate::shelf::Shelf;
+use crate::telemetry::{Counted, Telemetry, WatchedChain};
 
 const WEI_IN_GWEI: f64 = 1e9;
 
@@ -49,6 +50,15 @@ pub struct Transactions {
     outcomes: Outcomes,
     apart: Vec<(RouteName, EvmRoute)>,
     lanes: Vec<(String, SignerSource)>,
+}
+
+/// What whoever delivers works with.
+#[derive(Clone, Copy)]
+pub(super) struct Surroundings<'a> {
+    pub(super) plan: &'a Plan,
+    pub(super) store: &'a Arc<dyn Store>,
+    pub(super) clock: &'a Arc<dyn Clock>,
+    pub(super) telemetry: &'a Telemetry,
 }
 
 /// Reads every destination; those that make no sense are left out, with faults.
@@ -268,15 +278,22 @@ impl Transactions {
 }
 
 impl Delivery {
+    /// The lanes that answers go out on; none if they need no lane.
+    pub(super) fn lanes(&self) -> &[(String, SignerSource)] {
+        match self {
+            Delivery::Transactions(to) => &to.lanes,
+            Delivery::Webhook(_) | Delivery::Keep(_) | Delivery::List(_) => &[],
+        }
+    }
+
     /// Adds who delivers.
     pub(super) async fn send(
         &self,
         relay: Relay,
         name: &str,
-        plan: &Plan,
-        store: Arc<dyn Store>,
-        clock: Arc<dyn Clock>,
+        surroundings: Surroundings<'_>,
     ) -> Result<Relay, anyhow::Error> {
+        let Surroundings { plan, store, clock, telemetry } = surroundings;
         let courier = CourierOptions { seat_ms: plan.seat_ms, ..CourierOptions::default() };
         Ok(match self {
             Delivery::Transactions(to) => {
@@ -287,13 +304,20 @@ impl Delivery {
                 }
                 let lanes: Vec<&str> = to.lanes.iter().map(|(lane, _)| lane.as_str()).collect();
                 let options = SenderOptions { seat_ms: plan.seat_ms, ..to.send.clone() };
-                relay.lanes(name, Arc::new(to.chain(chain, signers)?), &lanes, options)
+                let view = Arc::new(to.chain(chain, signers)?);
+                let (chain, destination) = (to.chain.clone(), name.to_owned());
+                let watched = lanes.iter().map(|lane| LaneName::new(lane)).collect::<Result<_, _>>()?;
+                telemetry.watch_chain(WatchedChain { destination, chain, view: view.clone(), lanes: watched });
+                relay.lanes(name, view, &lanes, options)
             }
-            Delivery::Webhook(config) => relay.sink_with(name, webhook_of(name, config, clock).await?, courier),
+            Delivery::Webhook(config) => {
+                let sink = webhook_of(name, config, clock.clone()).await?;
+                relay.sink_with(name, Counted::new(sink, name, telemetry.meters()), courier)
+            }
             Delivery::Keep(config) => {
                 let destination = Destination::new(name)?;
                 let shelf = Shelf {
-                    store,
+                    store: store.clone(),
                     destination,
                     holder: own_name(name)?,
                     at_least: config.at_least.0,
@@ -301,7 +325,10 @@ impl Delivery {
                 };
                 relay.station(&format!("shelf of {name}"), move |shutdown| shelf.run(shutdown))
             }
-            Delivery::List(config) => relay.sink_with(name, list_of(config).map_err(anyhow::Error::msg)?, courier),
+            Delivery::List(config) => {
+                let sink = list_of(config).map_err(anyhow::Error::msg)?;
+                relay.sink_with(name, Counted::new(sink, name, telemetry.meters()), courier)
+            }
         })
     }
 

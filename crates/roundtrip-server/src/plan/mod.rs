@@ -16,11 +16,14 @@ use roundtrip::clock::{Clock, SystemClock};
 use roundtrip::relay::Relay;
 use roundtrip::store::Store;
 use roundtrip::upkeep::UpkeepOptions;
+use roundtrip::words::{LaneName, ListenerName, ParseError, RouteName};
 
+use destinations::Surroundings;
 pub use destinations::{Delivery, Transactions};
 pub use routes::{Feed, RoutePlan};
 
 use crate::config::{ChainConfig, Config, Fault, Faults, Loaded};
+use crate::telemetry::{Scope, Telemetry};
 
 /// What a process does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
@@ -105,22 +108,48 @@ impl Plan {
     }
 
     /// The relay of these roles on this store; its keys are opened.
-    pub async fn relay(&self, store: Arc<dyn Store>, roles: &[Role]) -> Result<Relay, anyhow::Error> {
+    pub async fn relay(
+        &self,
+        store: Arc<dyn Store>,
+        roles: &[Role],
+        telemetry: &Telemetry,
+    ) -> Result<Relay, anyhow::Error> {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
         let upkeep = UpkeepOptions { seat_ms: self.seat_ms, ..UpkeepOptions::default() };
         let mut relay = Relay::new(store.clone()).upkeep(upkeep, Arc::new(Vec::new));
         for (name, route) in &self.routes {
             relay = relay.define(name, route.policy.clone());
             if roles.contains(&Role::Listen) {
-                relay = route.listen(relay, name, self)?;
+                relay = route.listen(relay, name, self, telemetry)?;
             }
         }
         if roles.contains(&Role::Send) {
             for (name, delivery) in &self.destinations {
-                relay = delivery.send(relay, name, self, store.clone(), clock.clone()).await?;
+                let surroundings = Surroundings { plan: self, store: &store, clock: &clock, telemetry };
+                relay = delivery.send(relay, name, surroundings).await?;
             }
         }
         Ok(relay)
+    }
+
+    /// What a process of these roles counts.
+    pub(crate) fn scope(&self, roles: &[Role]) -> Result<Scope, ParseError> {
+        let mut scope = Scope::default();
+        for (name, plan) in &self.routes {
+            let route = RouteName::new(name)?;
+            for origin in plan.feeds() {
+                scope.listeners.push(ListenerName::new(&listener(name, origin))?);
+            }
+            let to = plan.policy.destination.as_ref().map(|to| to.to_string());
+            let to = to.filter(|to| self.destinations.get(to).is_some_and(|to| to.lanes().is_empty()));
+            scope.published_to.extend(to.map(|to| (route.clone(), to)));
+            scope.routes.push(route);
+        }
+        if roles.contains(&Role::Send) {
+            let lanes = self.destinations.values().flat_map(Delivery::lanes);
+            scope.lanes = lanes.map(|(lane, _)| LaneName::new(lane)).collect::<Result<_, _>>()?;
+        }
+        Ok(scope)
     }
 
     /// What is wrong with keys and nodes, as far as it can be found out now.
@@ -136,18 +165,25 @@ impl Plan {
     }
 }
 
+/// Under which name a route's listener of an origin keeps its cursor.
+fn listener(route: &str, origin: &str) -> String {
+    format!("{route}@{origin}")
+}
+
 fn check_api(findings: &mut Findings<'_>) {
     if let Some(word) = findings.loaded.config.log.misunderstood() {
         findings
             .add(&["log", "level"], format!("{word:?} is no level: error, warn, info, debug or trace, or part=level"));
     }
-    let api = &findings.loaded.config.api;
-    if api.auth.is_none() && !api.listen.ip().is_loopback() {
-        let why = format!(
-            "{} can be reached from other machines: say who may call in [api.auth], or listen on 127.0.0.1",
-            api.listen
-        );
-        findings.add(&["api", "listen"], why);
+    let (api, telemetry) = (&findings.loaded.config.api, &findings.loaded.config.telemetry);
+    let doors = [("api", Some(api.listen)), ("telemetry", telemetry.listen)];
+    for (part, listen) in doors.into_iter().filter_map(|(part, listen)| Some((part, listen?))) {
+        if api.auth.is_none() && !listen.ip().is_loopback() {
+            let why = format!(
+                "{listen} can be reached from other machines: say who may call in [api.auth], or listen on 127.0.0.1"
+            );
+            findings.add(&[part, "listen"], why);
+        }
     }
     if api.auth.as_ref().is_some_and(|auth| auth.secret.is_none() && auth.public_key.is_none()) {
         findings.add(&["api", "auth"], "nobody could call: give a `secret` or a `public_key`");

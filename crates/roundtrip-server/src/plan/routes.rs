@@ -13,12 +13,13 @@ use roundtrip_evm::listener::Mempool;
 use roundtrip_evm::{EventSignature, EvmSource, Rpc, Watch};
 
 use super::destinations::Delivery;
-use super::{Findings, Plan};
+use super::{Findings, Plan, listener};
 use crate::api::Intake;
 use crate::config::{
     ChainConfig, DuplicateConfig, EventConfig, EveryConfig, Fault, GateConfig, IdentityConfig, IdentityWord,
     ListSourceConfig, Loaded, OrderConfig, RouteConfig, Span,
 };
+use crate::telemetry::{Telemetry, WatchedListener};
 
 /// A route, and what feeds it.
 #[derive(Debug)]
@@ -307,6 +308,11 @@ pub(super) fn nodes(chain: &ChainConfig) -> Result<Vec<Rpc>, anyhow::Error> {
 }
 
 impl RoutePlan {
+    /// The origins whose events or blocks are its requests.
+    pub(super) fn feeds(&self) -> impl Iterator<Item = &String> {
+        self.feeds.keys()
+    }
+
     /// How it takes requests over the API.
     pub fn intake(&self) -> Intake {
         self.intake.clone()
@@ -330,7 +336,13 @@ impl RoutePlan {
     }
 
     /// Adds what feeds the route.
-    pub(super) fn listen(&self, mut relay: Relay, name: &str, plan: &Plan) -> Result<Relay, anyhow::Error> {
+    pub(super) fn listen(
+        &self,
+        mut relay: Relay,
+        name: &str,
+        plan: &Plan,
+        telemetry: &Telemetry,
+    ) -> Result<Relay, anyhow::Error> {
         let chains = &plan.chains;
         for (origin, feed) in &self.feeds {
             let Some(chain) = chains.get(origin) else { continue };
@@ -344,7 +356,11 @@ impl RoutePlan {
                 ..defaults
             };
             let source = Arc::new(self.source(chain, feed)?);
-            relay = relay.follow(&format!("{name}@{origin}"), origin, source, &[name], options);
+            let listener = listener(name, origin);
+            relay = relay.follow(&listener, origin, source.clone(), &[name], options);
+            if let Some(stats) = relay.listeners().remove(&listener) {
+                telemetry.watch_listener(WatchedListener { name: listener, chain: origin.clone(), source, stats });
+            }
         }
         for (origin, to) in &self.mempools {
             let Some(chain) = chains.get(origin) else { continue };

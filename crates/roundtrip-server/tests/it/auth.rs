@@ -18,6 +18,9 @@ url = "memory:"
 [api.auth]
 secret = { env = "API_SECRET" }
 
+[telemetry]
+listen = "127.0.0.1:0"
+
 [routes.work]
 submit_path = "/own"
 "#;
@@ -44,16 +47,24 @@ async fn every_call_wants_a_good_token_with_its_role() {
     let viewer = sign(SECRET.as_bytes(), "v", &[Role::Viewer], HOUR).unwrap();
     let (status, described) = program.get("/v1/openapi.json").await;
     assert_eq!(status, StatusCode::OK);
-    let mut calls = vec![(Method::POST, "/own".to_owned(), vec![Role::Submitter, Role::Operator])];
+    let (api, door) = (program.base(), program.metrics());
+    let mut calls = vec![
+        (api, Method::POST, "/own".to_owned(), vec![Role::Submitter, Role::Operator]),
+        // The other door shows the same to the same.
+        (door, Method::GET, "/metrics".to_owned(), vec![Role::Viewer, Role::Operator]),
+    ];
     for (path, methods) in described["paths"].as_object().unwrap() {
         for (method, call) in methods.as_object().unwrap() {
             let method: Method = method.to_uppercase().parse().unwrap();
             let tag = call["tags"][0].as_str().unwrap();
             if tag != "health" {
                 let roles = needed(tag, &method, path);
-                calls.push((method, path.replace("{id}", &"0".repeat(64)).replace(['{', '}'], ""), roles));
+                calls.push((api, method, path.replace("{id}", &"0".repeat(64)).replace(['{', '}'], ""), roles));
             } else {
-                assert_eq!(program.call(method, path).send().await.unwrap().status(), StatusCode::OK, "{path}");
+                for base in [api, door] {
+                    let call = program.call_at(base, method.clone(), path);
+                    assert_eq!(call.send().await.unwrap().status(), StatusCode::OK, "{path}");
+                }
             }
         }
     }
@@ -68,9 +79,10 @@ async fn every_call_wants_a_good_token_with_its_role() {
     let all = [Role::Viewer, Role::Submitter, Role::Worker, Role::Operator];
     let forged = sign(&[7; 40], "f", &all, HOUR).unwrap();
     let unsigned = format!("{}.", viewer.rsplit_once('.').unwrap().0);
-    for (method, path, roles) in calls {
+    for (base, method, path, roles) in calls {
         let status = async |token: Option<&str>| {
-            let call = program.call(method.clone(), &path).header("content-type", "application/json").body("{}");
+            let call =
+                program.call_at(base, method.clone(), &path).header("content-type", "application/json").body("{}");
             let call = token.map_or(call.try_clone().unwrap(), |token| call.bearer_auth(token));
             call.send().await.unwrap().status()
         };

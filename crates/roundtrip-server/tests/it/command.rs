@@ -58,6 +58,9 @@ arguments = { id = "/request/args/id" }
 [destinations.both]
 keep = { at_least = "1h" }
 list = { url = "redis://127.0.0.1", list = "answers" }
+
+[telemetry]
+listen = "0.0.0.0:9464"
 "#;
     std::fs::write(folder.path().join("roundtrip.toml"), config).unwrap();
     let told = said(&roundtrip(folder.path(), &["check"]));
@@ -70,6 +73,7 @@ list = { url = "redis://127.0.0.1", list = "answers" }
         "roundtrip.toml:22:10: destinations.board.transactions.lanes.0: no lane is called \"first\"",
         "roundtrip.toml:25:1: destinations.board.transactions.arguments: ",
         "roundtrip.toml:27:15: destinations.both: a destination is one of",
+        "roundtrip.toml:32:1: telemetry.listen: 0.0.0.0:9464 can be reached from other machines",
     ];
     for line in expected {
         assert!(told.contains(line), "{line} is not in:\n{told}");

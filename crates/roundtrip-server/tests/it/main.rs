@@ -5,6 +5,7 @@ mod auth;
 mod chain;
 mod command;
 mod fuzz;
+mod metrics;
 mod program;
 mod requests;
 mod stream;

@@ -22,6 +22,8 @@ pub(crate) struct Program {
     said: Vec<String>,
     heard: Option<JoinHandle<Vec<String>>>,
     base: String,
+    /// Where its metrics are served besides.
+    metrics: Option<String>,
     client: Client,
     token: Option<String>,
 }
@@ -52,12 +54,15 @@ impl Program {
             .spawn()
             .unwrap();
         let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
-        let (mut said, mut address, mut running) = (Vec::new(), None, false);
+        let (mut said, mut address, mut metrics, mut running) = (Vec::new(), None, None, false);
         for line in lines.by_ref().map_while(Result::ok) {
             let told: Value = serde_json::from_str(&line).unwrap_or_default();
             said.push(line);
             if let Some(found) = told["address"].as_str() {
                 address = Some(found.to_owned());
+            }
+            if let Some(found) = told["metrics"].as_str() {
+                metrics = Some(format!("http://{found}"));
             }
             if told["message"] == "running" {
                 running = true;
@@ -67,7 +72,7 @@ impl Program {
         assert!(running, "it does not run: {said:?}");
         let heard = Some(std::thread::spawn(move || lines.map_while(Result::ok).collect()));
         let address = address.unwrap_or_default();
-        Program { child, said, heard, base: format!("http://{address}"), client, token: None }
+        Program { child, said, heard, base: format!("http://{address}"), metrics, client, token: None }
     }
 
     /// The same, called with this token.
@@ -80,8 +85,18 @@ impl Program {
         &self.base
     }
 
+    /// Where its metrics are served, besides the API.
+    pub(crate) fn metrics(&self) -> &str {
+        self.metrics.as_deref().unwrap()
+    }
+
     pub(crate) fn call(&self, method: Method, path: &str) -> RequestBuilder {
-        let call = self.client.request(method, format!("{}{path}", self.base));
+        self.call_at(&self.base, method, path)
+    }
+
+    /// Calls another door of it.
+    pub(crate) fn call_at(&self, base: &str, method: Method, path: &str) -> RequestBuilder {
+        let call = self.client.request(method, format!("{base}{path}"));
         match &self.token {
             Some(token) => call.bearer_auth(token),
             None => call,
@@ -95,6 +110,10 @@ impl Program {
 
     pub(crate) async fn get(&self, path: &str) -> (StatusCode, Value) {
         answer(self.call(Method::GET, path)).await
+    }
+
+    pub(crate) async fn get_at(&self, base: &str, path: &str) -> (StatusCode, Value) {
+        answer(self.call_at(base, Method::GET, path)).await
     }
 
     /// Takes one job of a route, which is there or will be.

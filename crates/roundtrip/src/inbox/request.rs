@@ -85,6 +85,25 @@ impl StateKind {
         StateKind::Confirmed,
         StateKind::Dead,
     ];
+
+    /// The state in a word, as people and other programs read it.
+    pub fn word(self) -> &'static str {
+        match self {
+            StateKind::Held => "held",
+            StateKind::Queued => "queued",
+            StateKind::Leased => "leased",
+            StateKind::Waiting => "waiting",
+            StateKind::Ready => "ready",
+            StateKind::Assigned => "assigned",
+            StateKind::Included => "included",
+            StateKind::Confirmed => "confirmed",
+            StateKind::Dead => "dead",
+            StateKind::Settled => "settled",
+            StateKind::Expired => "expired",
+            StateKind::Withdrawn => "withdrawn",
+            StateKind::Elsewhere => "elsewhere",
+        }
+    }
 }
 
 /// One event that shows the request, as far as its origin stands by it.

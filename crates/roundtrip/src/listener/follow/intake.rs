@@ -37,6 +37,7 @@ impl Follower {
     pub(super) async fn store_blocks(&self, known: &mut Known, mut blocks: Vec<SourceBlock>) -> Result<Pace, Halt> {
         blocks.iter_mut().for_each(cut_to_size);
         let links: Vec<Link> = blocks.iter().map(Link::of).collect();
+        let read_time = blocks.last().map(|block| block.time);
         let is_final = |link: &&Link| known.window.is_final(link.at.height);
         let mark = links.iter().rev().find(is_final).map(|link| link.at);
         let next = Self::cursor_next(known, mark);
@@ -52,6 +53,9 @@ impl Follower {
             }
         }
         self.stats.blocks.fetch_add(links.len() as u64, Ordering::Relaxed);
+        if let Some(time) = read_time {
+            self.stats.read_time_ms.store(time.0, Ordering::Relaxed);
+        }
         for link in links {
             self.stats.read_to.store(link.at.height.0, Ordering::Relaxed);
             known.window.push(link);

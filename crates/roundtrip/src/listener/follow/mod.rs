@@ -50,7 +50,7 @@ use crate::clock::Clock;
 use crate::persist;
 use crate::station::{Shutdown, StationError};
 use crate::store::{ReadExt, Store, StoreError};
-use crate::words::{ADMIT_MAX, Height, HolderName, ListenerName, OriginName, Position, RouteName};
+use crate::words::{ADMIT_MAX, Height, HolderName, ListenerName, OriginName, Position, RouteName, UnixMs};
 
 /// How many times in a row the wait for a silent source doubles.
 const DOUBLINGS_MAX: u32 = 5;
@@ -105,6 +105,8 @@ pub struct FollowerStats {
     quarantined: AtomicU64,
     missed: AtomicU64,
     read_to: AtomicU64,
+    read_time_ms: AtomicU64,
+    head: AtomicU64,
     finalized: AtomicU64,
 }
 
@@ -134,6 +136,16 @@ impl FollowerStats {
     /// The last block that was read.
     pub fn read_to(&self) -> Height {
         Height(self.read_to.load(Ordering::Relaxed))
+    }
+
+    /// The time of that block, by its chain; 1970 before the first.
+    pub fn read_time(&self) -> UnixMs {
+        UnixMs(self.read_time_ms.load(Ordering::Relaxed))
+    }
+
+    /// The newest block that the source named.
+    pub fn head(&self) -> Height {
+        Height(self.head.load(Ordering::Relaxed))
     }
 
     /// The newest final block that the source named.
@@ -313,6 +325,7 @@ impl Follower {
             Start::Never(text) => return Err(halted(text)),
             Start::Soon => self.say_early(known, &tips),
         }
+        self.stats.head.store(tips.head.height.0, Ordering::Relaxed);
         self.stats.finalized.store(tips.finalized.height.0, Ordering::Relaxed);
         let reach =
             Reach { first: self.options.from_block, range: self.options.range, window_max: self.options.window_max };
