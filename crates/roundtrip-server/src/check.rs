@@ -7,7 +7,7 @@ use roundtrip::store::{ReadExt, StoreError};
 
 use crate::config::{Config, Fault, Faults, Loaded};
 use crate::plan::Plan;
-use crate::run::{open_keys, open_store, open_tls};
+use crate::run::{open_collector, open_keys, open_store, open_tls};
 
 /// How long a store has to answer.
 const STORE_WITHIN: Duration = Duration::from_secs(10);
@@ -21,6 +21,11 @@ pub async fn online(loaded: &Loaded, plan: &Plan) -> Result<(), Faults> {
         && let Err(error) = open_keys(auth).await
     {
         faults.push(loaded.fault(&["api", "auth"], format!("{error:#}")));
+    }
+    if let Some(traces) = &loaded.config.telemetry.traces
+        && let Err(error) = open_collector(traces).await
+    {
+        faults.push(loaded.fault(&["telemetry", "traces", "headers"], format!("{error:#}")));
     }
     if let Some(Err(error)) = api.tls.as_ref().map(open_tls) {
         faults.push(loaded.fault(&["api", "tls"], format!("{error:#}")));

@@ -15,6 +15,7 @@ use roundtrip::store::{Options, Store, open};
 use roundtrip_evm::sender::{Secret, SecretSource};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::ServerConfig;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
@@ -22,9 +23,9 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
 use crate::api::auth::Keys;
 use crate::api::{Api, Intake, Limits, Manners, limited, serve};
-use crate::config::{ApiConfig, AuthConfig, Config, TlsConfig};
-use crate::plan::{Plan, Role};
-use crate::telemetry::{Telemetry, count};
+use crate::config::{ApiConfig, AuthConfig, Config, TlsConfig, TracesConfig};
+use crate::plan::{Plan, Role, endpoint};
+use crate::telemetry::{Collector, Telemetry, count, headers};
 
 /// Every role.
 const ALL: [Role; 4] = [Role::Listen, Role::Work, Role::Send, Role::Api];
@@ -41,7 +42,10 @@ pub async fn until_stopped(config: &Config, plan: &Plan, only: &[Role]) -> anyho
     let roles = if only.is_empty() { &ALL } else { only };
     let store = open_store(config)?;
     let stop = Shutdown::new();
-    let telemetry = Telemetry::start(store.clone(), Arc::new(SystemClock::new()), plan.scope(roles)?);
+    let (clock, traces) = (Arc::new(SystemClock::new()), &config.telemetry.traces);
+    let ratio = traces.as_ref().map(|traces| traces.ratio);
+    let telemetry = Telemetry::start(store.clone(), clock, plan.scope(roles)?, ratio);
+    let exporting = Exporting::start(traces.as_ref(), &telemetry, &store).await.context("telemetry.traces")?;
     let relay = plan.relay(store.clone(), roles, &telemetry).await?.stop_on(&stop);
     let relay = with_doors(relay, config, plan, store.clone(), telemetry, roles).await?;
     let (told, stopping) = (told_to_stop()?, stop.clone());
@@ -57,10 +61,52 @@ pub async fn until_stopped(config: &Config, plan: &Plan, only: &[Role]) -> anyho
     tracing::info!(?roles, routes = plan.routes.len(), destinations = plan.destinations.len(), "running");
     let ended = running.ended().await;
     listening.abort();
+    exporting.finish().await;
     store.close().await.context("closing the store")?;
     ended?;
     tracing::info!("stopped");
     Ok(())
+}
+
+/// Whoever exports spans: it goes on until all stations have ended, and ends before the store does.
+struct Exporting {
+    task: JoinSet<()>,
+    stop: Shutdown,
+}
+
+impl Exporting {
+    async fn start(
+        config: Option<&TracesConfig>,
+        telemetry: &Telemetry,
+        store: &Arc<dyn Store>,
+    ) -> anyhow::Result<Exporting> {
+        let (mut task, stop) = (JoinSet::new(), Shutdown::new());
+        if let (Some(config), Some(traces)) = (config, telemetry.traces()) {
+            let collector = open_collector(config).await?;
+            tracing::info!(collector = collector.endpoint.host_str(), "spans are exported");
+            task.spawn(traces.run(store.clone(), collector, stop.clone()));
+        }
+        Ok(Exporting { task, stop })
+    }
+
+    async fn finish(mut self) {
+        self.stop.cancel();
+        while let Some(ended) = self.task.join_next().await {
+            if let Err(error) = ended {
+                tracing::error!(%error, "whoever exports spans ended badly");
+            }
+        }
+    }
+}
+
+/// Reads what calls to a collector bring.
+pub(crate) async fn open_collector(config: &TracesConfig) -> anyhow::Result<Collector> {
+    let mut named = BTreeMap::new();
+    for (name, source) in &config.headers {
+        named.insert(name.clone(), read_secret(source).await?.reveal().to_owned());
+    }
+    let headers = headers(&named).map_err(anyhow::Error::msg)?;
+    Ok(Collector { endpoint: endpoint(config).map_err(anyhow::Error::msg)?, headers })
 }
 
 /// Adds where the process can be called.

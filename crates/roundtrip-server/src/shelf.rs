@@ -19,6 +19,8 @@ use roundtrip::store::{ReadExt, Store, StoreError, StoreExt};
 use roundtrip::words::{Destination, HolderName, Seq, Token};
 use tokio::time::Instant;
 
+use crate::telemetry::Traces;
+
 /// How many times a seat is taken in the time that it is taken for.
 const SEATINGS: u64 = 3;
 /// Answers in one read.
@@ -38,6 +40,8 @@ pub struct Shelf {
     pub at_least: Duration,
     /// How long the destination's seat is taken for.
     pub seat_ms: u64,
+    /// What makes spans, if that is wanted.
+    pub(crate) traces: Option<Arc<Traces>>,
 }
 
 /// This very answer.
@@ -99,6 +103,10 @@ impl Shelf {
             let Some(last) = page.last() else { return Ok(Some(now)) };
             after = Some(last.seq);
             let (over, kept): (Vec<_>, Vec<_>) = page.into_iter().partition(|answer| before.contains(&kept(answer)));
+            // When they end, nobody can ask any longer whose trace they belong to.
+            if let Some(traces) = &self.traces {
+                kept.iter().for_each(|answer| traces.expect(answer.id, &answer.route));
+            }
             now.extend(kept.iter().map(self::kept));
             let ends: Vec<Op> = over.into_iter().map(|answer| self.end_of(owner, &answer)).collect();
             if !ends.is_empty() && tolerated(self.store.apply(ends).await)?.is_none() {
@@ -144,8 +152,14 @@ mod tests {
         let destination = Destination::new("caller").unwrap();
         let policy = RoutePolicy { destination: Some(destination.clone()), ..RoutePolicy::default() };
         let holder = HolderName::new("shelf").unwrap();
-        let shelf =
-            Shelf { store: store.clone(), destination, holder, at_least: Duration::from_secs(60), seat_ms: 15_000 };
+        let shelf = Shelf {
+            store: store.clone(),
+            destination,
+            holder,
+            at_least: Duration::from_secs(60),
+            seat_ms: 15_000,
+            traces: None,
+        };
         let relay = Relay::new(store.clone())
             .route("square", policy, handler_fn(|n: u64, _job| async move { Ok(n * n) }))
             .station("shelf", move |shutdown| shelf.run(shutdown))

@@ -13,6 +13,7 @@ pub mod clock;
 mod foreign;
 mod persist;
 pub mod station;
+pub mod trace;
 pub mod words;
 
 pub mod groups;

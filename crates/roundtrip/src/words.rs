@@ -162,7 +162,7 @@ mod hash_bytes {
 /// Short inputs are hashed in one go, which costs a third of hashing them part by part.
 const HASHED_AT_ONCE: usize = 512;
 
-fn framed_hash(domain: &str, parts: &[&[u8]]) -> [u8; 32] {
+pub(crate) fn framed_hash(domain: &str, parts: &[&[u8]]) -> [u8; 32] {
     let framed = || std::iter::once(domain.as_bytes()).chain(parts.iter().copied());
     let frames = framed().map(|part| (part.len() as u64).to_le_bytes());
     let mut together = [0; HASHED_AT_ONCE];

@@ -279,6 +279,7 @@ mod tests {
             response,
             failure: false,
             request: None,
+            trace: None,
         }
     }
 

@@ -294,6 +294,7 @@ fn answer_to_request(n: u64, payload: &Bytes) -> ReadyDelivery {
         response: Payload::json(format!(r#"{{"id":"{n}","content":"{content}","answer":"0x01"}}"#)),
         failure: false,
         request: None,
+        trace: None,
     }
 }
 

@@ -232,6 +232,7 @@ fn answer_of(scene: &Scene, route: &str) -> ReadyDelivery {
         response: Payload::json(answer.to_string()),
         failure: false,
         request: None,
+        trace: None,
     }
 }
 

@@ -35,6 +35,7 @@ use roundtrip::listener::Submitter;
 use roundtrip::sender::Rebuild;
 use roundtrip::station::Shutdown;
 use roundtrip::store::{ReadExt, Store};
+use roundtrip::words::RequestId;
 use utoipa::OpenApi;
 use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityScheme};
 use utoipa_axum::router::OpenApiRouter;
@@ -271,6 +272,11 @@ async fn ready(State(api): State<Api>) -> Result<&'static str, Problem> {
         Ok(Err(error)) => Err(error.into()),
         Err(_) => Err(Problem::later("the store does not answer")),
     }
+}
+
+/// Every act of a person on a request is in the log, whatever came of it.
+fn audit_request(caller: &Caller, act: &str, request: &RequestId) {
+    tracing::info!(target: "audit", by = %caller.name, act, %request, "an operator acted");
 }
 
 /// Every act of a person is in the log, whatever came of it.

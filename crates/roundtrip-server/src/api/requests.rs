@@ -14,6 +14,7 @@ use roundtrip::listener::request_with_id;
 use roundtrip::store::op::{Admission, Admit, Effect, Mend, Missing, NewRequest, Outcome, Remedy, Stale};
 use roundtrip::store::query::{Found, ListFilter};
 use roundtrip::store::{ReadExt, StoreExt};
+use roundtrip::trace::TraceContext;
 use roundtrip::words::{
     ADMIT_MAX, Encoding, OccurrenceId, OrderKey, PAGE_MAX, Payload, RequestId, RouteName, Seq, UnixMs,
 };
@@ -133,7 +134,7 @@ impl Api {
         let wait = self.wait(query.wait.as_deref())?;
         let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
         let SubmitQuery { id, due_ms, deadline_ms, priority, key, .. } = query;
-        let (idempotency_key, trace) = (text("idempotency-key"), text("traceparent").map(String::into_boxed_str));
+        let (idempotency_key, trace) = (text("idempotency-key"), trace_of(headers));
         let manner = Manner { id, idempotency_key: idempotency_key.clone(), due_ms, deadline_ms, priority, key, trace };
         let request = request_of(&route, &identity, payload, manner)?;
         let id = request.id;
@@ -169,8 +170,14 @@ impl Api {
 
     async fn admit(&self, requests: Vec<NewRequest>) -> Result<Vec<Accepted>, Problem> {
         let ids: Vec<RequestId> = requests.iter().map(|request| request.id).collect();
+        let traces: Vec<Option<Box<str>>> = requests.iter().map(|request| request.trace.clone()).collect();
         match self.store.apply_one(Admit { cursor: None, requests }).await? {
             Outcome::Applied(Effect::Admitted(admissions, _)) | Outcome::Duplicate(Effect::Admitted(admissions, _)) => {
+                for ((id, trace), admission) in ids.iter().zip(traces).zip(&admissions) {
+                    if matches!(admission, Admission::New { .. }) {
+                        self.telemetry.admitted(*id, trace.as_deref());
+                    }
+                }
                 Ok(ids.iter().zip(&admissions).map(|(id, admission)| accepted(id, admission)).collect())
             }
             Outcome::Full(full) => Err(Problem::later(format!("no room: {full:?}; nothing was stored"))),
@@ -300,6 +307,12 @@ pub(super) async fn submit_at(
     api.submitted(&route, query, &headers, Payload::json(json)).await
 }
 
+/// The trace context that a call came with; one that is none is left out.
+fn trace_of(headers: &HeaderMap) -> Option<Box<str>> {
+    let given = headers.get("traceparent")?.to_str().ok()?;
+    TraceContext::parse(given).map(|context| context.to_string().into())
+}
+
 fn content_type(headers: &HeaderMap) -> Option<&str> {
     let kind = headers.get(header::CONTENT_TYPE)?.to_str().ok()?;
     kind.split(';').next().map(str::trim)
@@ -335,6 +348,7 @@ fn payload_of(headers: &HeaderMap, bytes: Bytes) -> Result<Payload, Problem> {
 pub(super) async fn submit_bulk(
     State(api): State<Api>,
     Path(route): Path<String>,
+    headers: HeaderMap,
     bulk: Result<Json<Bulk>, axum::extract::rejection::JsonRejection>,
 ) -> Result<Json<BulkAccepted>, Problem> {
     let Json(bulk) = bulk?;
@@ -346,7 +360,7 @@ pub(super) async fn submit_bulk(
     for item in bulk.requests {
         let payload = body::read(item.encoding, &item.payload)?;
         let BulkItem { id, idempotency_key, due_ms, deadline_ms, priority, key, .. } = item;
-        let manner = Manner { id, idempotency_key, due_ms, deadline_ms, priority, key, trace: None };
+        let manner = Manner { id, idempotency_key, due_ms, deadline_ms, priority, key, trace: trace_of(&headers) };
         requests.push(request_of(&route, &identity, payload, manner)?);
     }
     Ok(Json(BulkAccepted { requests: api.admit(requests).await? }))
@@ -516,7 +530,7 @@ pub(super) async fn mend(
         WireRemedy::Cancel => (Remedy::Cancel, "cancel"),
     };
     let outcome = api.store.apply_one(Mend { id, remedy: what }).await?;
-    super::audit(&caller, called, &id);
+    super::audit_request(&caller, called, &id);
     match outcome {
         Outcome::Applied(Effect::Now(state)) | Outcome::Duplicate(Effect::Now(state)) => {
             Ok(Json(Mended { state: state.into() }))

@@ -83,7 +83,7 @@ pub(super) struct Job {
     /// What is asked: JSON as it is, everything else as base64.
     #[schema(value_type = serde_json::Value)]
     pub payload: Box<RawValue>,
-    /// The trace context that it came with.
+    /// The trace context to work in, as `traceparent` has it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trace: Option<String>,
 }
@@ -132,7 +132,8 @@ pub(super) async fn lease(
     };
     let mut changes = api.store.changes(Topic::Inbox(route));
     loop {
-        let jobs = granted(api.store.apply_one(lease.clone()).await?)?;
+        let mut jobs = granted(api.store.apply_one(lease.clone()).await?)?;
+        api.telemetry.hand_on(&mut jobs);
         if !jobs.is_empty() || Instant::now() >= until || api.stopping() {
             return Ok(Json(Leased { jobs: jobs.into_iter().map(Job::from).collect() }));
         }

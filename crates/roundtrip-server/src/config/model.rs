@@ -142,7 +142,8 @@ impl Serialize for AuthConfig {
 pub struct LogConfig {
     /// For people or for programs.
     pub format: LogFormat,
-    /// How much: `error`, `warn`, `info`, `debug`, `trace`; or for each part, such as `info,roundtrip_evm=debug`.
+    /// How much: `error`, `warn`, `info`, `debug`, `trace`; or for each part, such as `info,roundtrip_evm=debug`. With
+    /// `info,roundtrip::steps=debug` each step of each request is a line.
     pub level: String,
 }
 
@@ -190,6 +191,34 @@ pub struct TelemetryConfig {
     /// as the API is. Other addresses than those of this machine need `api.auth`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub listen: Option<SocketAddr>,
+    /// Where spans of what this process does go; without it, none are made.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub traces: Option<TracesConfig>,
+}
+
+/// OpenTelemetry: a request's way from its admission to its end, over all processes, is one trace: that of the `traceparent` that it was
+/// submitted with, or one that is made of its id.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct TracesConfig {
+    /// Where a collector takes spans over HTTP (OTLP as protobuf), such as `http://localhost:4318/v1/traces`.
+    pub endpoint: String,
+    /// Headers of these calls, such as `authorization`; their values are secrets.
+    #[serde(default)]
+    pub headers: BTreeMap<String, SecretSource>,
+    /// Which part of the traces that were not begun by whoever submitted is recorded, from 0 to 1.
+    #[serde(default = "all")]
+    pub ratio: f64,
+}
+
+impl Serialize for TracesConfig {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_unit()
+    }
+}
+
+fn all() -> f64 {
+    1.0
 }
 
 /// A chain, and the nodes that show it.

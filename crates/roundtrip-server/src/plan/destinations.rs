@@ -22,7 +22,7 @@ use crate::config::{
 };
 use crate::run::read_secret;
 use crate::shelf::Shelf;
-use crate::telemetry::{Counted, Telemetry, WatchedChain};
+use crate::telemetry::{Observed, Telemetry, WatchedChain};
 
 const WEI_IN_GWEI: f64 = 1e9;
 
@@ -312,7 +312,7 @@ impl Delivery {
             }
             Delivery::Webhook(config) => {
                 let sink = webhook_of(name, config, clock.clone()).await?;
-                relay.sink_with(name, Counted::new(sink, name, telemetry.meters()), courier)
+                relay.sink_with(name, Observed::new(sink, name, telemetry), courier)
             }
             Delivery::Keep(config) => {
                 let destination = Destination::new(name)?;
@@ -322,12 +322,13 @@ impl Delivery {
                     holder: own_name(name)?,
                     at_least: config.at_least.0,
                     seat_ms: plan.seat_ms,
+                    traces: telemetry.traces(),
                 };
                 relay.station(&format!("shelf of {name}"), move |shutdown| shelf.run(shutdown))
             }
             Delivery::List(config) => {
                 let sink = list_of(config).map_err(anyhow::Error::msg)?;
-                relay.sink_with(name, Counted::new(sink, name, telemetry.meters()), courier)
+                relay.sink_with(name, Observed::new(sink, name, telemetry), courier)
             }
         })
     }

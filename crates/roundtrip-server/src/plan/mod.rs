@@ -22,7 +22,7 @@ use destinations::Surroundings;
 pub use destinations::{Delivery, Transactions};
 pub use routes::{Feed, RoutePlan};
 
-use crate::config::{ChainConfig, Config, Fault, Faults, Loaded};
+use crate::config::{ChainConfig, Config, Fault, Faults, Loaded, TracesConfig};
 use crate::telemetry::{Scope, Telemetry};
 
 /// What a process does.
@@ -96,6 +96,7 @@ impl Plan {
         let config = &loaded.config;
         check_chains(&mut findings);
         check_api(&mut findings);
+        check_traces(&mut findings);
         let destinations = destinations::plan(&mut findings);
         let mut routes = BTreeMap::new();
         for (name, route) in &config.routes {
@@ -143,6 +144,9 @@ impl Plan {
             let to = plan.policy.destination.as_ref().map(|to| to.to_string());
             let to = to.filter(|to| self.destinations.get(to).is_some_and(|to| to.lanes().is_empty()));
             scope.published_to.extend(to.map(|to| (route.clone(), to)));
+            if plan.intake().submit {
+                scope.submitted.insert(route.clone());
+            }
             scope.routes.push(route);
         }
         if roles.contains(&Role::Send) {
@@ -187,6 +191,23 @@ fn check_api(findings: &mut Findings<'_>) {
     }
     if api.auth.as_ref().is_some_and(|auth| auth.secret.is_none() && auth.public_key.is_none()) {
         findings.add(&["api", "auth"], "nobody could call: give a `secret` or a `public_key`");
+    }
+}
+
+/// Where spans go, without what only the outside can tell.
+pub(crate) fn endpoint(traces: &TracesConfig) -> Result<reqwest::Url, String> {
+    let url = reqwest::Url::parse(&traces.endpoint).map_err(|error| format!("this is no URL: {error}"))?;
+    match url.scheme() {
+        "http" | "https" => Ok(url),
+        _ => Err("spans are sent over http:// or https://".to_owned()),
+    }
+}
+
+fn check_traces(findings: &mut Findings<'_>) {
+    let Some(traces) = &findings.loaded.config.telemetry.traces else { return };
+    findings.ok(&["telemetry", "traces", "endpoint"], endpoint(traces));
+    if !(0.0..=1.0).contains(&traces.ratio) {
+        findings.add(&["telemetry", "traces", "ratio"], "a ratio is a number from 0 to 1");
     }
 }
 

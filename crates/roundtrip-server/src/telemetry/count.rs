@@ -1,4 +1,4 @@
-//! What counts calls and deliveries: a layer around the API, and a sink around a sink.
+//! What observes calls and deliveries: a layer around the API, and a sink around a sink.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -11,6 +11,8 @@ use roundtrip::outbox::{Sink, SinkError, SinkFuture};
 use roundtrip::store::query::ReadyDelivery;
 
 use super::meters::Meters;
+use super::spans::Delivery;
+use super::{Inner, Telemetry};
 
 /// Counts a call by the template of its path: what callers write must not make metrics.
 pub(crate) async fn count(State(meters): State<Arc<Meters>>, request: Request, next: Next) -> Response {
@@ -32,32 +34,50 @@ pub(crate) async fn count(State(meters): State<Arc<Meters>>, request: Request, n
     response
 }
 
-/// A sink whose deliveries are counted.
-pub(crate) struct Counted<S> {
+/// A sink whose deliveries are counted, and part of their requests' traces.
+pub(crate) struct Observed<S> {
     inner: S,
     destination: String,
-    meters: Arc<Meters>,
+    telemetry: Telemetry,
 }
 
-impl<S: Sink> Counted<S> {
-    pub(crate) fn new(inner: S, destination: &str, meters: Arc<Meters>) -> Counted<S> {
-        Counted { inner, destination: destination.to_owned(), meters }
+impl<S: Sink> Observed<S> {
+    pub(crate) fn new(inner: S, destination: &str, telemetry: &Telemetry) -> Observed<S> {
+        Observed { inner, destination: destination.to_owned(), telemetry: telemetry.clone() }
+    }
+
+    async fn delivered(&self, delivery: &ReadyDelivery) -> Result<(), SinkError> {
+        let Inner { meters, traces, clock, .. } = &*self.telemetry.0;
+        let (ReadyDelivery { id, generation, route, .. }, from, begun) = (delivery, clock.now(), Instant::now());
+        let delivered = match traces {
+            Some(traces) => {
+                let context = traces.handed_on(*id, *generation, delivery.trace.as_deref());
+                let trace = Some(context.to_string().into());
+                self.inner.deliver(&ReadyDelivery { trace, ..delivery.clone() }).await
+            }
+            None => self.inner.deliver(delivery).await,
+        };
+        let result = match &delivered {
+            Ok(()) => "delivered",
+            Err(SinkError::Retry { .. }) => "failed",
+            Err(SinkError::Refused(_)) => "refused",
+        };
+        meters.delivery(&self.destination, result, begun.elapsed());
+        if let Some(traces) = traces {
+            let (id, generation, destination, to) = (*id, *generation, self.destination.as_str(), clock.now());
+            traces.delivery(&Delivery { id, generation, route, destination, result, from, to });
+        }
+        delivered
     }
 }
 
-impl<S: Sink> Sink for Counted<S> {
+impl<S: Sink> Sink for Observed<S> {
     fn deliver<'a>(&'a self, delivery: &'a ReadyDelivery) -> SinkFuture<'a> {
-        Box::pin(async move {
-            let begun = Instant::now();
-            let delivered = self.inner.deliver(delivery).await;
-            let result = match &delivered {
-                Ok(()) => "delivered",
-                Err(SinkError::Retry { .. }) => "failed",
-                Err(SinkError::Refused(_)) => "refused",
-            };
-            self.meters.delivery(&self.destination, result, begun.elapsed());
-            delivered
-        })
+        Box::pin(self.delivered(delivery))
+    }
+
+    fn wants_trace(&self) -> bool {
+        self.inner.wants_trace() || self.telemetry.0.traces.is_some()
     }
 
     fn target(&self, delivery: &ReadyDelivery) -> String {

@@ -78,7 +78,7 @@ metrics! {
         SETTLED = Counter "roundtrip_requests_settled_total" ["route"] "Requests that ended well: their answer is final where it was wanted";
         ENDED = Counter "roundtrip_requests_ended_total" ["route", "end"] "Requests that ended, well or not; end is settled, dead, expired, withdrawn or elsewhere";
         ANSWER_SECONDS = Histogram "roundtrip_request_answer_seconds" ["route"] "From the admission of a request to its answer";
-        CONFIRM_SECONDS = Histogram "roundtrip_request_confirm_seconds" ["route"] "From the admission of a request to the depth at which users call its transaction settled";
+        CONFIRM_SECONDS = Histogram "roundtrip_request_confirm_seconds" ["route"] "From the admission of a request to the depth at which users call its transaction settled; one that was first seen at final depth is not in it";
         SETTLE_SECONDS = Histogram "roundtrip_request_settle_seconds" ["route"] "From the admission of a request to its good end";
     }
     "Routes: how they stand, the same in every process" {
@@ -133,6 +133,8 @@ metrics! {
     "The program" {
         CALLS = Counter "roundtrip_http_calls_total" ["method", "path", "status"] "Calls over HTTP, by the template of their path";
         CALL_SECONDS = Histogram "roundtrip_http_call_seconds" ["method", "path"] "How long calls took to be answered; those that wait for work count their wait";
+        SPANS = Counter "roundtrip_spans_exported_total" [] "Spans that a collector of traces took";
+        SPANS_DROPPED = Counter "roundtrip_spans_dropped_total" [] "Spans that are missing in traces, because nobody took them or more came than could wait";
         STORE_UP = Gauge "roundtrip_store_up" [] "1 if the store answered this scrape, or the last one within a second";
         STORE_READ = Gauge "roundtrip_store_read_seconds" [] "How long the store took to show how everything stands";
         STARTED = Gauge "roundtrip_start_time_seconds" [] "When the process started, in seconds since 1970";

@@ -52,6 +52,8 @@ type Histograms = Family<Labels, Histogram, Buckets>;
 #[derive(Debug)]
 pub(crate) struct Meters {
     counters: HashMap<&'static str, Counters>,
+    /// Those without labels.
+    plain: HashMap<&'static str, Counter>,
     histograms: HashMap<&'static str, Histograms>,
     routes: RwLock<HashMap<RouteName, Arc<RouteMeters>>>,
     lanes: RwLock<HashMap<LaneName, Arc<LaneMeters>>>,
@@ -99,9 +101,14 @@ impl Meters {
     /// Counts, and shows it in this registry. Answers of these routes go to these destinations
     /// without lanes.
     pub(super) fn new(registry: &mut Registry, published_to: HashMap<RouteName, String>) -> Meters {
-        let (mut counters, mut histograms) = (HashMap::new(), HashMap::new());
+        let (mut counters, mut plain, mut histograms) = (HashMap::new(), HashMap::new(), HashMap::new());
         for metric in list::metrics().filter(|metric| !super::state::is_read(metric)) {
             match metric.kind {
+                Kind::Counter if metric.labels.is_empty() => {
+                    let counter = Counter::default();
+                    registry.register(metric.stem(), metric.help, counter.clone());
+                    plain.insert(metric.name, counter);
+                }
                 Kind::Counter => {
                     let family = Counters::default();
                     registry.register(metric.stem(), metric.help, family.clone());
@@ -118,7 +125,7 @@ impl Meters {
                 Kind::Gauge => {}
             }
         }
-        Meters { counters, histograms, routes: RwLock::default(), lanes: RwLock::default(), published_to }
+        Meters { counters, plain, histograms, routes: RwLock::default(), lanes: RwLock::default(), published_to }
     }
 
     /// A counter; one that the list does not have counts for nobody.
@@ -135,6 +142,12 @@ impl Meters {
             Some(family) => family.get_or_create(&labels(metric, values)).clone(),
             None => Histogram::new(CALL_BUCKETS),
         }
+    }
+
+    /// How many spans a collector took, and how many are missing.
+    pub(super) fn spans(&self) -> (Counter, Counter) {
+        let plain = |metric: &Metric| self.plain.get(metric.name).cloned().unwrap_or_default();
+        (plain(&list::SPANS), plain(&list::SPANS_DROPPED))
     }
 
     /// A delivery was attempted.
@@ -291,6 +304,7 @@ mod tests {
         let meters = Meters::new(&mut registry, HashMap::from([(route.clone(), "hook".to_owned())]));
         let step = |step| Move::Request {
             id: RequestId([1; 32]),
+            generation: 0,
             route: route.clone(),
             admitted_at: UnixMs(1_000),
             at: UnixMs(1_040),

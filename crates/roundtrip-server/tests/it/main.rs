@@ -7,8 +7,10 @@ mod command;
 mod fuzz;
 mod metrics;
 mod program;
+
 mod requests;
 mod stream;
+mod traces;
 mod updates;
 mod work;
 mod workers;

@@ -24,9 +24,9 @@ use super::targets::{Backoff, Targets};
 use crate::persist;
 use crate::station::{Shutdown, StationError, bounded};
 use crate::store::op::{Effect, Invalid, Lead, Op, Outcome, Publish, PublishResult, Seat, Stale};
-use crate::store::query::ReadyDelivery;
+use crate::store::query::{Found, ReadyDelivery};
 use crate::store::{Changes, ReadExt, Store, StoreExt, Topic};
-use crate::words::{BATCH_OPS_MAX, Destination, ErrorClass, ErrorNote, HolderName, Seq, Token};
+use crate::words::{BATCH_OPS_MAX, Destination, ErrorClass, ErrorNote, HolderName, RequestId, Seq, Token};
 
 /// How many deliveries one look at the store brings.
 const PAGE: usize = 256;
@@ -103,7 +103,16 @@ struct Ended {
     seq: Seq,
     publish: Publish,
     target: String,
+    trace: Option<Box<str>>,
     result: Result<(), SinkError>,
+}
+
+/// The trace context that a request came with; a store that does not say holds no delivery up.
+async fn trace_of(store: &dyn Store, id: RequestId) -> Option<Box<str>> {
+    match store.get(id).await {
+        Ok(Some(Found::Live(_, bodies))) => bodies.trace,
+        _ => None,
+    }
 }
 
 /// The right to deliver.
@@ -331,15 +340,18 @@ impl Shift {
         Ok(found.into_iter().find(|delivery| delivery.seq == seq))
     }
 
-    fn deliver(&mut self, delivery: ReadyDelivery, target: String) {
+    fn deliver(&mut self, mut delivery: ReadyDelivery, target: String) {
         let Some(Held { token: owner, .. }) = self.seat else { return };
-        let (seq, sink) = (delivery.seq, self.courier.sink.clone());
+        let (seq, sink, store) = (delivery.seq, self.courier.sink.clone(), self.courier.store.clone());
         let (destination, id, answer) = (self.courier.destination.clone(), delivery.id, delivery.answer);
         let publish = Publish { destination, owner, id, answer, result: PublishResult::Delivered };
         self.targets.start(seq);
         self.running.spawn(async move {
+            if sink.wants_trace() {
+                delivery.trace = trace_of(&*store, id).await;
+            }
             let result = sink.deliver(&delivery).await;
-            Ended { seq, publish, target, result }
+            Ended { seq, publish, target, trace: delivery.trace, result }
         });
     }
 
@@ -351,7 +363,7 @@ impl Shift {
     }
 
     fn took(&mut self, ended: Result<Ended, JoinError>) -> Result<(), StationError> {
-        let Ended { seq, publish, target, result } = ended
+        let Ended { seq, publish, target, trace, result } = ended
             .map_err(|error| StationError::Broken(format!("the sink of {}: {error}", self.courier.destination)))?;
         match result {
             Ok(()) => {
@@ -359,7 +371,7 @@ impl Shift {
                 self.unrecorded.push((seq, publish));
             }
             Err(SinkError::Refused(error)) => {
-                tracing::warn!(id = %publish.id, %target, %error, "a delivery was refused for good: it is a dead letter");
+                tracing::warn!(request = %publish.id, trace, %target, %error, "a delivery was refused for good: it is a dead letter");
                 let result = PublishResult::Refused(ErrorNote::new(ErrorClass::Fatal, &error));
                 self.targets.made(seq);
                 self.unrecorded.push((seq, Publish { result, ..publish }));
@@ -369,7 +381,7 @@ impl Shift {
                 let now = Instant::now();
                 let (failures, until) = self.targets.failed(seq, now, |failures| backoff.wait(failures, after, dice));
                 let rest_ms = (until - now).as_millis();
-                tracing::warn!(id = %publish.id, %target, failures, rest_ms, %error, "a delivery failed: it is tried again");
+                tracing::warn!(request = %publish.id, trace, %target, failures, rest_ms, %error, "a delivery failed: it is tried again");
             }
         }
         Ok(())

@@ -42,6 +42,11 @@ pub trait Sink: Send + Sync + 'static {
     /// Makes one delivery. Dropping the future gives it up.
     fn deliver<'a>(&'a self, delivery: &'a ReadyDelivery) -> SinkFuture<'a>;
 
+    /// Whether it passes [`ReadyDelivery::trace`] on, which costs a read for each delivery.
+    fn wants_trace(&self) -> bool {
+        false
+    }
+
     /// For whom it is. Deliveries for one target are made one after the other, in the order
     /// of admission, and a target that fails holds up nobody else. The name is shown in logs.
     fn target(&self, delivery: &ReadyDelivery) -> String;

@@ -1,5 +1,5 @@
 //! Webhooks, signed by the Standard Webhooks specification: a POST of the response with
-//! `webhook-id`, `webhook-timestamp` and `webhook-signature`.
+//! `webhook-id`, `webhook-timestamp` and `webhook-signature`, and with the `traceparent` that the request came with.
 //!
 //! The id names the request, its generation and its revision, so every repeat of a delivery
 //! carries the same one, and a receiver that remembers ids handles each answer once.
@@ -30,6 +30,7 @@ use super::sink::{Sink, SinkError, SinkFuture};
 use crate::clock::Clock;
 use crate::station::StationError;
 use crate::store::query::ReadyDelivery;
+use crate::trace::TraceContext;
 use crate::words::{Encoding, UnixMs};
 
 const SECRET_PREFIX: &str = "whsec_";
@@ -153,6 +154,10 @@ impl Sink for WebhookSink {
         })
     }
 
+    fn wants_trace(&self) -> bool {
+        true
+    }
+
     fn target(&self, delivery: &ReadyDelivery) -> String {
         (self.endpoints)(delivery).map(|endpoint| endpoint.name.clone()).unwrap_or_default()
     }
@@ -174,8 +179,10 @@ fn signature(key: &[u8], id: &str, timestamp: u64, body: &[u8]) -> Result<String
 fn request(endpoint: &Endpoint, delivery: &ReadyDelivery, now: UnixMs) -> Result<Request<Full<Bytes>>, SinkError> {
     let (id, timestamp, body) = (webhook_id(delivery), now.0 / 1000, delivery.response.bytes.clone());
     let signature = signature(&endpoint.key, &id, timestamp, &body)?;
-    Request::post(endpoint.url.clone())
-        .header(CONTENT_TYPE, content_type(delivery.response.encoding))
+    let traced = delivery.trace.as_deref().filter(|trace| TraceContext::parse(trace).is_some());
+    let post = Request::post(endpoint.url.clone());
+    let post = traced.into_iter().fold(post, |post, trace| post.header("traceparent", trace));
+    post.header(CONTENT_TYPE, content_type(delivery.response.encoding))
         .header(USER_AGENT, concat!("roundtrip/", env!("CARGO_PKG_VERSION")))
         .header("webhook-id", id)
         .header("webhook-timestamp", timestamp)
@@ -244,6 +251,7 @@ mod tests {
             response: Payload::json("{}"),
             failure: false,
             request: None,
+            trace: None,
         }
     }
 
@@ -263,6 +271,19 @@ mod tests {
         assert_eq!(webhook_id(&again), webhook_id(&delivery(0, 0)));
         assert_ne!(webhook_id(&delivery(1, 0)), webhook_id(&delivery(0, 0)));
         assert_ne!(webhook_id(&delivery(0, 1)), webhook_id(&delivery(0, 0)));
+    }
+
+    #[test]
+    fn the_receiver_is_told_of_the_trace_if_there_is_one() {
+        let endpoint = Endpoint::new("hook", "https://example.com/hook", SECRET).unwrap();
+        let given = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+        let told = |trace: Option<&str>| {
+            let delivery = ReadyDelivery { trace: trace.map(Box::from), ..delivery(0, 0) };
+            let request = request(&endpoint, &delivery, UnixMs(0)).unwrap();
+            request.headers().get("traceparent").map(|trace| trace.to_str().unwrap().to_owned())
+        };
+        assert_eq!(told(Some(given)).as_deref(), Some(given));
+        assert_eq!((told(None), told(Some("no\ncontext"))), (None, None));
     }
 
     #[test]

@@ -219,7 +219,7 @@ impl Sender {
             (Err(Unsigned::Never(error)), [first, ..]) => self.reject(lane, owner, first, error).await?,
             (Err(Unsigned::Done), [first, ..]) => self.already(lane, owner, first).await?,
             (Err(Unsigned::Later(why)), [first, ..]) if self.options.order == SendOrder::Spread => {
-                tracing::info!(lane = %lane.name, id = %first.id, why, "an answer has to wait");
+                tracing::info!(lane = %lane.name, request = %first.id, why, "an answer has to wait");
                 let until = self.clock.now().plus(self.options.patience.resend_ms);
                 lane.put_off(first.id, until);
             }
@@ -400,7 +400,7 @@ impl Sender {
 
     /// A delivery that had its effect before ends well.
     async fn already(&self, lane: &mut Held, owner: Token, delivery: &ReadyDelivery) -> Result<(), StationError> {
-        tracing::info!(lane = %lane.name, id = %delivery.id, "an answer is done already");
+        tracing::info!(lane = %lane.name, request = %delivery.id, "an answer is done already");
         let op = Already { lane: lane.name.clone(), owner, id: delivery.id, answer: delivery.answer };
         let outcome = persist::apply_one(&*self.store, op).await?;
         lane.passed |= self.still_ours(lane, std::slice::from_ref(&outcome)) && outcome.holds();

@@ -149,6 +149,7 @@ mod tests {
             response: Payload::default(),
             failure: false,
             request: None,
+            trace: None,
         }
     }
 

@@ -316,7 +316,7 @@ impl Sender {
         let Some(first) = waited_for.next() else { return Ok(Ok(0)) };
         let count = 1 + waited_for.count();
         if now >= since.plus(u64::try_from(patience.as_millis()).unwrap_or(u64::MAX)) {
-            tracing::error!(destination = %self.destination, count, first = %first.id, "requests have no answer yet: if one went out before, it will go out again");
+            tracing::error!(destination = %self.destination, count, request = %first.id, "requests have no answer yet: if one went out before, it will go out again");
             return Ok(Ok(count));
         }
         Ok(Err(format!("{count} requests are answered again, {} among them", first.id)))
@@ -362,7 +362,7 @@ impl Sender {
             // One that changed since it was listed is not ready any more.
             for answer in page.iter().flatten() {
                 let Some((on, past)) = self.chain.mark(answer).and_then(|mark| unmatched.take(mark)) else { continue };
-                tracing::info!(lane = %on, nonce = past.nonce.0, transaction = %past.transaction, id = %answer.id, "an answer was sent before");
+                tracing::info!(lane = %on, nonce = past.nonce.0, transaction = %past.transaction, request = %answer.id, "an answer was sent before");
                 found.insert((on, past.nonce));
                 rebuilt.done += usize::from(past.judgement == Judgement::Done);
                 rebuilt.failed += usize::from(matches!(past.judgement, Judgement::Failed(_)));

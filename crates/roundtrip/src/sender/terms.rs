@@ -145,7 +145,7 @@ impl Sender {
         let response = failure.to(&Refused { id, route, request: &bodies.payload, answer, error });
         if response.bytes.len() > PAYLOAD_BYTES_MAX {
             let bytes = response.bytes.len();
-            tracing::error!(%route, %id, bytes, "a failure response is too long, and the answer a dead letter: shorten it");
+            tracing::error!(%route, request = %id, bytes, "a failure response is too long, and the answer a dead letter: shorten it");
             return Ok(None);
         }
         Ok(Some(response))

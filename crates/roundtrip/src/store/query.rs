@@ -316,6 +316,9 @@ pub struct ReadyDelivery {
     /// What was asked. A store leaves it out; a sender adds it where its chain wants it
     /// ([`Chain::wants_requests`](crate::sender::chain::Chain::wants_requests)).
     pub request: Option<Payload>,
+    /// The trace context that it came with. A store leaves it out; a courier adds it where its
+    /// sink wants it ([`Sink::wants_trace`](crate::outbox::Sink::wants_trace)).
+    pub trace: Option<Box<str>>,
 }
 
 /// A route.

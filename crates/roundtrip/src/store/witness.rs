@@ -25,6 +25,8 @@ pub enum Move {
     Request {
         /// Which.
         id: RequestId,
+        /// Which generation of its id.
+        generation: u32,
         /// Its route.
         route: RouteName,
         /// When it came in, by the store's clock.

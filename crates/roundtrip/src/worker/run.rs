@@ -383,7 +383,7 @@ impl Shift {
         let Some(running) = self.tokens.remove(&id).and_then(|token| self.running.remove(&token)) else { return };
         let lease = running.lease;
         if let Ended::Panicked(_) = ended {
-            tracing::error!(id = %lease.id, route = %self.worker.route, "a handler panicked; its request counts a crash");
+            tracing::error!(request = %lease.id, route = %self.worker.route, "a handler panicked; its request counts a crash");
         }
         match decide::operation(lease, running.hold(), ended) {
             Some(op) => self.finished.push_back(Finished { lease, op, offers: 0 }),
@@ -393,7 +393,7 @@ impl Shift {
 
     fn dropped(&self, lease: LeaseKey) {
         let LeaseKey { id, token } = lease;
-        tracing::warn!(%id, %token, route = %self.worker.route, "the lease was lost, so the result was dropped");
+        tracing::warn!(request = %id, %token, route = %self.worker.route, "the lease was lost, so the result was dropped");
     }
 
     fn answered(&mut self, outcomes: Vec<Outcome>) {
@@ -403,7 +403,7 @@ impl Shift {
             match decide::aftermath(lease, &finished.op, finished.offers, &outcome) {
                 Aftermath::Recorded => {}
                 Aftermath::Superseded => {
-                    tracing::info!(id = %lease.id, route = %self.worker.route, "superseded; to be worked on anew");
+                    tracing::info!(request = %lease.id, route = %self.worker.route, "superseded; to be worked on anew");
                 }
                 Aftermath::Lost => self.dropped(lease),
                 Aftermath::Later => {
@@ -412,11 +412,11 @@ impl Shift {
                     self.offer_at.get_or_insert_with(|| Instant::now() + OFFER_GAP);
                 }
                 Aftermath::Instead(op) => {
-                    tracing::warn!(id = %lease.id, route = %self.worker.route, ?outcome, "a result was refused");
+                    tracing::warn!(request = %lease.id, route = %self.worker.route, ?outcome, "a result was refused");
                     self.finished.push_back(Finished { lease, op: *op, offers: 0 });
                 }
                 Aftermath::Abandoned => {
-                    tracing::error!(id = %lease.id, route = %self.worker.route, ?outcome, "a lease is left to run out");
+                    tracing::error!(request = %lease.id, route = %self.worker.route, ?outcome, "a lease is left to run out");
                 }
             }
         }
@@ -447,7 +447,7 @@ impl Shift {
             match (self.running.get_mut(&lease.token), outcome) {
                 (Some(running), Outcome::Applied(Effect::Extended(_, notices))) => running.desk.list(notices),
                 (Some(running), Outcome::Stale(_) | Outcome::NotFound(_)) => {
-                    tracing::warn!(id = %lease.id, route = %self.worker.route, "a lease was lost to a handler at work");
+                    tracing::warn!(request = %lease.id, route = %self.worker.route, "a lease was lost to a handler at work");
                     running.desk.tell(JobNotice::Withdrawn);
                 }
                 // It ended meanwhile; the store says what becomes of its result.

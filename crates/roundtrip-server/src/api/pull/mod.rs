@@ -206,7 +206,7 @@ async fn hand_out(api: &Api, open: Open, room: &Semaphore, tell: &Telling) -> Re
             claim,
             lease_ms: open.lease_ms,
         };
-        let jobs = match api.store.apply_one(lease).await {
+        let mut jobs = match api.store.apply_one(lease).await {
             Ok(outcome) => granted(outcome)?,
             Err(error) => {
                 // They may have been handed out: the same claim gets the same.
@@ -228,6 +228,7 @@ async fn hand_out(api: &Api, open: Open, room: &Semaphore, tell: &Telling) -> Re
             used.forget();
         }
         drop(wanted);
+        api.telemetry.hand_on(&mut jobs);
         for jobs in wire::letters(jobs) {
             send(tell, ToWorker { jobs, ..ToWorker::default() }).await?;
         }

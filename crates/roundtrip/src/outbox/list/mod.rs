@@ -168,6 +168,7 @@ mod tests {
             response: Payload::json(r#"{"chain":"near"}"#),
             failure: false,
             request: None,
+            trace: None,
         };
         assert_eq!(sink("responses:{response/chain}").unwrap().target(&delivery), "responses:near");
         assert_eq!(sink("{route}:{response/other}").unwrap().target(&delivery), "", "nobody's");

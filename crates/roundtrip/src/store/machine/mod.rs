@@ -689,9 +689,9 @@ impl Machine {
         let previous = std::mem::replace(&mut request.last_entry, position);
         let subject = Subject::Request(request.id);
         if let Some(step) = RequestStep::of(&event) {
-            let (id, admitted_at) = (request.id, request.admitted_at);
+            let (id, generation, admitted_at) = (request.id, request.generation, request.admitted_at);
             let route = self.routes[usize::from(request.route.0)].name.clone();
-            self.moves.push(Move::Request { id, route, admitted_at, at: self.now, step });
+            self.moves.push(Move::Request { id, generation, route, admitted_at, at: self.now, step });
         }
         self.entries.push(Entry { position, at: self.now, subject, event, previous });
     }

@@ -213,6 +213,7 @@ impl Machine {
                 response,
                 failure: answer.failure,
                 request: None,
+                trace: None,
             })
         };
         let deliveries = ready.range(from..).take(limit.min(PAGE_MAX)).filter_map(delivery);

@@ -214,7 +214,7 @@ pub async fn a_witness_is_told_of_each_step(bench: Bench) {
     let owner = bench.open_lane(4).await;
     let moved = |n, after_ms, step| {
         let (admitted_at, at) = (START, START.plus(after_ms));
-        Move::Request { id: id(n), route: route(), admitted_at, at, step }
+        Move::Request { id: id(n), generation: 0, route: route(), admitted_at, at, step }
     };
     bench.admit(vec![final_request(1), final_request(2)]).await;
     let both = [moved(1, 0, RequestStep::Admitted), moved(2, 0, RequestStep::Admitted)];
