@@ -13,11 +13,11 @@ use crate::store::{Store, StoreError};
 const FIRST_WAIT: Duration = Duration::from_millis(10);
 const LONGEST_WAIT: Duration = Duration::from_secs(2);
 
-/// Applies a batch until the store says what became of it.
-pub(crate) async fn apply(store: &dyn Store, batch: Vec<Op>) -> Result<Vec<Outcome>, StoreError> {
-    let mut tries = 0;
+/// Applies a batch until the store says what became of it. Whoever needs it afterwards lends it.
+pub(crate) async fn apply(store: &dyn Store, batch: impl AsRef<[Op]>) -> Result<Vec<Outcome>, StoreError> {
+    let (batch, mut tries) = (batch.as_ref(), 0);
     loop {
-        match store.apply(batch.clone()).await {
+        match store.apply(batch.to_vec()).await {
             Ok(outcomes) if outcomes.len() == batch.len() => return Ok(outcomes),
             Ok(_) => return Err(StoreError::Damaged("a store answered another batch".into())),
             Err(error) if error.is_retryable() => wait(&error, tries).await,

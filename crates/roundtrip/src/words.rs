@@ -4,6 +4,7 @@
 //! caller can choose has a named bound here.
 
 use std::fmt;
+use std::hash::{Hash, Hasher};
 use std::str::FromStr;
 use std::sync::Arc;
 
@@ -68,8 +69,16 @@ impl ParseError {
 macro_rules! hash_id {
     ($(#[$doc:meta])* $name:ident, $what:literal) => {
         $(#[$doc])*
-        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
         pub struct $name(#[serde(with = "hash_bytes")] pub [u8; 32]);
+
+        /// By words: maps of them are looked up for every operation.
+        impl Hash for $name {
+            fn hash<H: Hasher>(&self, state: &mut H) {
+                let (words, _) = self.0.as_chunks::<8>();
+                words.iter().for_each(|word| state.write_u64(u64::from_ne_bytes(*word)));
+            }
+        }
 
         impl $name {
             /// The hash of these parts; each part's length is hashed with it, so that

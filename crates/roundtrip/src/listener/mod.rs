@@ -72,8 +72,7 @@ pub fn request(route: &RouteName, payload: Payload) -> NewRequest {
 /// hands this payload to the worker.
 pub fn flawed(route: &RouteName, occurrence: OccurrenceId, payload: Payload, reason: &str) -> NewRequest {
     let flaw = Some(Box::new(ErrorNote::new(ErrorClass::Fatal, reason)));
-    let base = request_with_id(route, flawed_id(route, &occurrence), payload);
-    NewRequest { occurrence, standing: Standing::Seen, flaw, ..base }
+    NewRequest { flaw, ..seen(route, flawed_id(route, &occurrence), occurrence, payload) }
 }
 
 /// The id of what is flawed: one for each occurrence.
@@ -83,12 +82,18 @@ pub(crate) fn flawed_id(route: &RouteName, occurrence: &OccurrenceId) -> Request
 
 /// A final request with this id, to be worked on at once.
 pub fn request_with_id(route: &RouteName, id: RequestId, payload: Payload) -> NewRequest {
+    let occurrence = OccurrenceId::of(&[id.as_bytes()]);
+    NewRequest { standing: Standing::Final, ..seen(route, id, occurrence, payload) }
+}
+
+/// A request that an origin shows here, and may take back.
+pub fn seen(route: &RouteName, id: RequestId, occurrence: OccurrenceId, payload: Payload) -> NewRequest {
     NewRequest {
         route: route.clone(),
         id,
-        occurrence: OccurrenceId::of(&[id.as_bytes()]),
+        occurrence,
         place: None,
-        standing: Standing::Final,
+        standing: Standing::Seen,
         payload,
         due: None,
         deadline: None,

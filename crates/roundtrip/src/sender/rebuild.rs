@@ -391,7 +391,7 @@ impl Sender {
             let due = lane.status == LaneStatus::Stopped || outside_next > lane.next;
             due.then(|| Op::Lane(LaneOrder { lane: lane.name.clone(), order: Order::Reconcile { outside_next } }))
         };
-        persist::apply(&*self.store, known.iter().filter_map(order).collect()).await?;
+        persist::apply(&*self.store, known.iter().filter_map(order).collect::<Vec<Op>>()).await?;
         Ok(())
     }
 }

@@ -117,7 +117,7 @@ impl Upkeep {
             if self.lead().await? == Standing::Waits {
                 return Ok(Standing::Waits);
             }
-            let batch = due.iter().map(|duty| self.op(*duty, limit)).collect();
+            let batch: Vec<Op> = due.iter().map(|duty| self.op(*duty, limit)).collect();
             let outcomes = persist::apply(&*self.store, batch).await?;
             due = decide(&due, &outcomes, limit)?;
         }

@@ -44,9 +44,10 @@ impl Follower {
         let mut answered = Self::answered_up_to(known, next);
         let passed = links.iter().filter(|link| next.is_some_and(|next| link.at.height <= next.height));
         answered.extend(passed.flat_map(|link| link.answered.iter().cloned()));
-        let requests: Vec<NewRequest> = blocks.into_iter().flat_map(|block| self.requests_of(known, block)).collect();
-        if !requests.is_empty() || next != known.cursor.map(|cursor| cursor.at) {
-            match self.admit(known, requests, next, answered).await? {
+        let shows_any = blocks.iter().any(|block| !block.requests.is_empty());
+        if shows_any || next != known.cursor.map(|cursor| cursor.at) {
+            let pieces = pieces(blocks.into_iter().flat_map(|block| self.requests_of(known, block)), known.admit_max);
+            match self.admit(known, pieces, next, answered).await? {
                 Stored::All => {}
                 Stored::Full => return Ok(Pace::Rest),
                 Stored::Moved => return Ok(Pace::Again),
@@ -93,12 +94,12 @@ impl Follower {
     }
 
     /// What a block shows, with its place and standing.
-    fn requests_of(&self, known: &Known, block: SourceBlock) -> Vec<NewRequest> {
+    fn requests_of(&self, known: &Known, block: SourceBlock) -> impl Iterator<Item = NewRequest> + use<> {
         let height = block.at.height;
         let standing = if known.window.is_final(height) { Standing::Final } else { Standing::Seen };
         let place = Place { origin: self.origin.clone(), height };
         let requests = block.requests.into_iter();
-        requests.map(|request| NewRequest { place: Some(place.clone()), standing, ..request }).collect()
+        requests.map(move |request| NewRequest { place: Some(place.clone()), standing, ..request })
     }
 
     /// Only finality moved on.
@@ -106,21 +107,20 @@ impl Follower {
         let next = Self::cursor_next(known, None);
         if next != known.cursor.map(|cursor| cursor.at) {
             let answered = Self::answered_up_to(known, next);
-            self.admit(known, Vec::new(), next, answered).await?;
+            self.admit(known, VecDeque::from([Vec::new()]), next, answered).await?;
         }
         Ok(())
     }
 
-    /// Stores requests in as many commits as it takes; the last one moves the cursor, and ends
-    /// what the blocks that the cursor passes show to be answered elsewhere.
+    /// Stores requests, each piece in a commit; the last one moves the cursor, and ends what
+    /// the blocks that the cursor passes show to be answered elsewhere.
     async fn admit(
         &self,
         known: &mut Known,
-        requests: Vec<NewRequest>,
+        mut pieces: VecDeque<Vec<NewRequest>>,
         next: Option<Position>,
         answered: Vec<Answered>,
     ) -> Result<Stored, Halt> {
-        let mut pieces = pieces(requests, known.admit_max);
         let mut ended = known.leads.ends(&answered);
         if ended.len() > ENDS_MAX {
             // What is answered must be there before it ends.
@@ -132,11 +132,12 @@ impl Follower {
             if to.is_some() {
                 self.end_most(&mut ended).await?;
             }
-            let mut batch = vec![Op::Admit(Admit { cursor, requests: piece.clone() })];
+            let mut batch = vec![Op::Admit(Admit { cursor, requests: piece })];
             batch.extend(ended.iter().filter(|_| to.is_some()).cloned().map(Op::Amend));
             // What was answered elsewhere may have ended, or be sent: then that decides.
-            let outcomes = persist::apply(&*self.store, batch).await?;
-            let Some(outcome) = outcomes.into_iter().next() else {
+            let outcomes = persist::apply(&*self.store, &batch).await?;
+            let Some((Op::Admit(Admit { requests: piece, .. }), outcome)) = batch.into_iter().zip(outcomes).next()
+            else {
                 return Err(broken("an admission was not answered".to_owned()));
             };
             match outcome {
@@ -175,7 +176,7 @@ impl Follower {
     /// Ends what was answered elsewhere, but for as many as one commit takes besides.
     async fn end_most(&self, ended: &mut Vec<Amend>) -> Result<(), Halt> {
         while ended.len() > ENDS_MAX {
-            let some = ended.drain(..ENDS_MAX).map(Op::Amend).collect();
+            let some: Vec<Op> = ended.drain(..ENDS_MAX).map(Op::Amend).collect();
             persist::apply(&*self.store, some).await?;
         }
         Ok(())
@@ -240,7 +241,7 @@ pub(super) fn height_of(request: &NewRequest) -> Height {
 }
 
 /// Cuts requests into as many admissions as it takes; at least one, which moves the cursor.
-fn pieces(requests: Vec<NewRequest>, max: usize) -> VecDeque<Vec<NewRequest>> {
+fn pieces(requests: impl Iterator<Item = NewRequest>, max: usize) -> VecDeque<Vec<NewRequest>> {
     let (mut pieces, mut piece, mut bytes) = (VecDeque::new(), Vec::new(), 0);
     for request in requests {
         let more = request.payload.bytes.len();
@@ -290,7 +291,7 @@ mod tests {
     #[test]
     fn admissions_are_bounded() {
         let check = |requests: &[usize], max, sizes: &[usize]| {
-            let cut = pieces(requests.iter().map(|&bytes| request(bytes)).collect(), max);
+            let cut = pieces(requests.iter().map(|&bytes| request(bytes)), max);
             assert_eq!(cut.iter().map(Vec::len).collect::<Vec<_>>(), sizes);
         };
         check(&[], 3, &[0]);

@@ -391,7 +391,7 @@ impl Follower {
             if made.is_empty() {
                 continue;
             }
-            let batch = made.iter().map(|(_, amend)| Op::Amend(amend.clone())).collect();
+            let batch: Vec<Op> = made.iter().map(|(_, amend)| Op::Amend(amend.clone())).collect();
             let outcomes = persist::apply(&*self.store, batch).await?;
             for ((route, amend), outcome) in made.iter().zip(&outcomes) {
                 if self.heard(known, route, outcome)? {

@@ -33,7 +33,7 @@ pub(super) struct Window {
     /// Above it every block is here; at or below it, those that show nothing may be missing.
     links: VecDeque<Link>,
     finalized: Option<Height>,
-    places: HashMap<OccurrenceId, Height>,
+    places: HashMap<OccurrenceId, Height, foldhash::fast::RandomState>,
 }
 
 impl Window {

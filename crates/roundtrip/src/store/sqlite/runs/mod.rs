@@ -214,6 +214,9 @@ impl Runs {
 
     /// The newest entry with this key. It may be past its time: dropping is left to `step`.
     pub(crate) fn find(&self, conn: &Connection, key: &EntryKey) -> rusqlite::Result<Option<Entry>> {
+        if self.runs.is_empty() {
+            return Ok(None);
+        }
         let hash = self.seed.hash(key);
         for segment in self.runs.iter().rev().filter_map(|run| run.candidate(key, hash)) {
             if let Some(entry) = segment.find(conn, key)? {
