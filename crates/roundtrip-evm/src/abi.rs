@@ -1,13 +1,12 @@
-//! Between JSON and what contracts speak.
+//! From JSON to what contracts speak; [`Json`](crate::json::Json) writes the way back.
 //!
 //! Integers are decimal strings, since many readers of JSON round beyond 2^53; bytes and
 //! addresses are hexadecimal strings; tuples are objects where all their fields have
 //! names, else arrays. Both ways agree: what one writes the other reads.
 
 use alloy::dyn_abi::{DynSolType, DynSolValue};
-use alloy::hex;
 use alloy::json_abi::{JsonAbi, Param};
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 /// Why JSON is not what a contract wants.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -28,39 +27,6 @@ pub(crate) fn read(json: &str) -> serde_json::Result<JsonAbi> {
     let document: Value = serde_json::from_str(json)?;
     let abi = document.get("abi").unwrap_or(&document);
     serde_json::from_value(abi.clone())
-}
-
-/// A value as JSON; `fields` name the parts of a tuple.
-pub fn to_json(value: &DynSolValue, fields: &[Param]) -> Value {
-    match value {
-        DynSolValue::Bool(value) => Value::Bool(*value),
-        DynSolValue::Int(value, _) => Value::String(value.to_string()),
-        DynSolValue::Uint(value, _) => Value::String(value.to_string()),
-        DynSolValue::FixedBytes(word, size) => Value::String(hex::encode_prefixed(&word[..*size])),
-        DynSolValue::Address(address) => Value::String(address.to_string()),
-        DynSolValue::Function(function) => Value::String(hex::encode_prefixed(function.as_slice())),
-        DynSolValue::Bytes(bytes) => Value::String(hex::encode_prefixed(bytes)),
-        DynSolValue::String(text) => Value::String(text.clone()),
-        DynSolValue::Array(items) | DynSolValue::FixedArray(items) => {
-            Value::Array(items.iter().map(|item| to_json(item, fields)).collect())
-        }
-        DynSolValue::Tuple(parts) => {
-            named(fields, parts.iter().zip(fields).map(|(part, field)| to_json(part, &field.components)))
-        }
-    }
-}
-
-/// An object where every part has a name of its own, else an array.
-fn named(fields: &[Param], parts: impl Iterator<Item = Value>) -> Value {
-    let distinct = fields
-        .iter()
-        .enumerate()
-        .all(|(at, field)| !field.name.is_empty() && fields[..at].iter().all(|before| before.name != field.name));
-    if !distinct {
-        return Value::Array(parts.collect());
-    }
-    let pairs = fields.iter().zip(parts).map(|(field, part)| (field.name.clone(), part));
-    Value::Object(pairs.collect::<Map<_, _>>())
 }
 
 /// The values of a list of parameters, from an object by their names or from an array.
@@ -123,6 +89,11 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::json::{Json, Shape};
+
+    fn to_json(values: Vec<DynSolValue>, params: &[Param]) -> Value {
+        serde_json::from_slice(Json::default().tuple(&values, &Shape::of(params)).text()).unwrap()
+    }
 
     /// What comes back after a way through the ABI's bytes.
     fn round(signature: &str, json: Value) -> Result<Value, Mismatch> {
@@ -130,8 +101,7 @@ mod tests {
         let function = Function::parse(signature).unwrap();
         let values = from_json(&function.inputs, &json)?;
         let bytes = function.abi_encode_input_raw(&values).unwrap();
-        let read = DynSolValue::Tuple(function.abi_decode_input(&bytes).unwrap());
-        Ok(to_json(&read, &function.inputs))
+        Ok(to_json(function.abi_decode_input(&bytes).unwrap(), &function.inputs))
     }
 
     #[test]
@@ -158,7 +128,7 @@ mod tests {
         let params: Vec<Param> = serde_json::from_value(json!([pair])).unwrap();
         let document = json!({"pair": [{"x": "1", "y": "a"}]});
         let values = from_json(&params, &document).unwrap();
-        assert_eq!(to_json(&DynSolValue::Tuple(values), &params), document);
+        assert_eq!(to_json(values, &params), document);
     }
 
     #[test]

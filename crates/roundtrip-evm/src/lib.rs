@@ -14,6 +14,7 @@
 pub mod abi;
 mod endpoint;
 mod health;
+mod json;
 pub mod listener;
 pub mod rpc;
 pub mod sender;

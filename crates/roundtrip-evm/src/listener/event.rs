@@ -8,10 +8,11 @@ use std::fmt;
 
 use alloy::dyn_abi::{DecodedEvent, DynSolEvent, DynSolType, DynSolValue, Specifier};
 use alloy::json_abi::{Event, EventParam, Param};
-use alloy::primitives::{B256, LogData, keccak256};
-use serde_json::{Map, Value, json};
+use alloy::primitives::{B256, U256, keccak256};
+use serde_json::{Value, json};
 
 use crate::abi;
+use crate::json::{self, Json, Shape};
 
 /// An event such as `event Requested(uint256 indexed id, address indexed from, bytes payload)`.
 #[derive(Clone, PartialEq)]
@@ -22,6 +23,10 @@ pub struct EventSignature {
     layout: DynSolEvent,
     /// What each argument is called: its name, or its place where it has none.
     names: Vec<String>,
+    /// How the arguments are shown.
+    shape: Shape,
+    /// The name, and the signature, as JSON.
+    quoted: [String; 2],
 }
 
 impl Eq for EventSignature {}
@@ -117,8 +122,13 @@ impl EventSignature {
         if let Some((_, name)) = twice {
             return Err(bad(format!("two arguments are called {name}")));
         }
+        let mut kinds = layout.indexed().iter();
+        let mut is_shown_as_hash = |input: &EventParam| input.indexed && kinds.next().is_some_and(is_hashed);
+        let field = |(input, name): (&EventParam, &String)| shown_as(input, name, is_shown_as_hash(input));
+        let fields: Vec<Param> = event.inputs.iter().zip(&names).map(field).collect();
         let signature = event.signature();
-        Ok(EventSignature { event, signature, layout, names })
+        let quoted = [&event.name, &signature].map(|text| json::quoted(text));
+        Ok(EventSignature { shape: Shape::of(&fields), event, signature, layout, names, quoted })
     }
 
     /// The event's name.
@@ -131,6 +141,11 @@ impl EventSignature {
         &self.signature
     }
 
+    /// Its name, and its name and types, as JSON.
+    pub(super) fn quoted(&self) -> [&str; 2] {
+        self.quoted.each_ref().map(String::as_str)
+    }
+
     /// The first topic of its logs; an anonymous event has none.
     pub fn topic(&self) -> Option<B256> {
         self.layout.topic_0()
@@ -141,26 +156,26 @@ impl EventSignature {
         self.layout.indexed().len() + usize::from(self.topic().is_some())
     }
 
-    /// The arguments of a log, by name.
+    /// The arguments of a log, in their order.
     ///
     /// A log of an anonymous event must be exactly what the event encodes to: nothing else
     /// tells it from the logs of other events.
-    pub fn decode(&self, log: &LogData) -> Result<Value, String> {
-        let DecodedEvent { indexed, body, .. } = self.layout.decode_log_data(log).map_err(|error| error.to_string())?;
-        if self.topic().is_none() && !is_exact(&indexed, &body, log) {
+    pub(super) fn decode(&self, topics: &[B256], data: &[u8]) -> Result<Arguments<'_>, String> {
+        let decoded = self.layout.decode_log_parts(topics.iter().copied(), data);
+        let DecodedEvent { indexed, body, .. } = decoded.map_err(|error| error.to_string())?;
+        if self.topic().is_none() && !is_exact(&indexed, &body, topics, data) {
             return Err("its bytes are not what this anonymous event would show".to_owned());
         }
-        let (mut indexed, mut body) = (indexed.into_iter(), body.into_iter());
-        let mut kinds = self.layout.indexed().iter();
-        let mut arguments = Map::new();
-        for (input, name) in self.event.inputs.iter().zip(&self.names) {
-            let value = if input.indexed { indexed.next() } else { body.next() };
-            let value = value.ok_or("a log with too few values")?;
-            let hashed = input.indexed && kinds.next().is_some_and(is_hashed);
-            let shown = abi::to_json(&value, if hashed { &[] } else { &input.components });
-            arguments.insert(name.clone(), if hashed { json!({"hash": shown}) } else { shown });
+        let (mut indexed, mut body) = (indexed.into_iter().zip(self.layout.indexed()), body.into_iter());
+        let mut values = Vec::with_capacity(self.names.len());
+        for input in &self.event.inputs {
+            let value = match input.indexed {
+                true => indexed.next().map(|(value, kind)| if is_hashed(kind) { hash_of(value) } else { value }),
+                false => body.next(),
+            };
+            values.push(value.ok_or("a log with too few values")?);
         }
-        Ok(Value::Object(arguments))
+        Ok(Arguments { event: self, values })
     }
 
     /// Refuses an argument that is no number of seconds.
@@ -224,6 +239,46 @@ impl EventSignature {
     }
 }
 
+/// The arguments of a log.
+#[derive(Debug)]
+pub(super) struct Arguments<'e> {
+    event: &'e EventSignature,
+    /// In the order of the event's inputs.
+    values: Vec<DynSolValue>,
+}
+
+impl Arguments<'_> {
+    /// Writes them by name.
+    pub(super) fn write(&self, json: &mut Json) {
+        json.tuple(&self.values, &self.event.shape);
+    }
+
+    /// The number that an argument is.
+    pub(super) fn number(&self, argument: &str) -> Option<U256> {
+        let at = self.event.names.iter().position(|name| name == argument)?;
+        self.values.get(at)?.as_uint().map(|(number, _)| number)
+    }
+}
+
+/// An argument as a field of what is shown.
+fn shown_as(input: &EventParam, name: &str, hashed: bool) -> Param {
+    let field = |name: &str, ty: &str, components: Vec<Param>| Param {
+        ty: ty.to_owned(),
+        name: name.to_owned(),
+        components,
+        internal_type: None,
+    };
+    match hashed {
+        true => field(name, "tuple", vec![field("hash", "bytes32", Vec::new())]),
+        false => field(name, &input.ty, input.components.clone()),
+    }
+}
+
+/// A hash as the only part of a tuple, so that nobody takes it for the value.
+fn hash_of(value: DynSolValue) -> DynSolValue {
+    DynSolValue::Tuple(vec![value])
+}
+
 /// The type of a part of a value, by the way to it.
 fn part_of(kind: &DynSolType, fields: &[Param], path: &[&str]) -> Option<DynSolType> {
     let [first, rest @ ..] = path else { return Some(kind.clone()) };
@@ -254,9 +309,9 @@ fn is_hashed(kind: &DynSolType) -> bool {
 }
 
 /// Whether a log is, byte by byte, what these values encode to.
-fn is_exact(indexed: &[DynSolValue], body: &[DynSolValue], log: &LogData) -> bool {
-    let topics = indexed.iter().map(DynSolValue::as_word);
-    let data = DynSolValue::Tuple(body.to_vec()).abi_encode_params();
+fn is_exact(indexed: &[DynSolValue], body: &[DynSolValue], topics: &[B256], data: &[u8]) -> bool {
+    let words = indexed.iter().map(DynSolValue::as_word);
+    let bytes = DynSolValue::Tuple(body.to_vec()).abi_encode_params();
     // A word that is too large for its type still reads as a value of it.
     let fits = |value: &DynSolValue| match value {
         DynSolValue::Uint(value, bits) => value.bit_len() <= *bits,
@@ -264,7 +319,7 @@ fn is_exact(indexed: &[DynSolValue], body: &[DynSolValue], log: &LogData) -> boo
         _ => true,
     };
     let all_fit = indexed.iter().chain(body).all(fits);
-    all_fit && topics.eq(log.topics().iter().map(|topic| Some(*topic))) && data == *log.data
+    all_fit && words.eq(topics.iter().map(|topic| Some(*topic))) && bytes == data
 }
 
 /// The topic of an argument with this value.
@@ -307,7 +362,7 @@ impl fmt::Debug for EventSignature {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
-    use alloy::primitives::{Address, Bytes, U256};
+    use alloy::primitives::{Address, Bytes, LogData};
     use alloy::sol;
     use alloy::sol_types::{SolEvent, SolValue};
 
@@ -337,21 +392,28 @@ mod tests {
             {"name": "one", "type": "tuple", "indexed": false, "components": [
                 {"name": "id", "type": "uint256"}, {"name": "tags", "type": "string[]"}]}]}]}"#;
 
+    /// The arguments of a log, as they are shown.
+    fn decoded(event: &EventSignature, log: &LogData) -> Result<Value, String> {
+        let mut json = Json::default();
+        event.decode(log.topics(), &log.data)?.write(&mut json);
+        let value: Value = serde_json::from_slice(json.text()).unwrap();
+        assert_eq!(json.text(), value.to_string().as_bytes(), "its keys are in order");
+        Ok(value)
+    }
+
     fn items() -> (Item, Item) {
         let tags = |tags: &[&str]| tags.iter().map(|&tag| tag.to_owned()).collect();
         (Item { id: U256::from(1), tags: tags(&["a", "b"]) }, Item { id: U256::MAX, tags: tags(&[]) })
     }
 
     #[test]
-    fn arguments_keep_their_names_and_their_order() {
+    fn arguments_keep_their_names_and_values() {
         let event = EventSignature::parse("Asked(bytes data, uint256 indexed id, string indexed topic, bool)").unwrap();
         let data = (Bytes::from_static(&[1, 2]), true).abi_encode_params();
         let topics = vec![event.topic().unwrap(), B256::with_last_byte(9), keccak256("tea")];
-        let decoded = event.decode(&LogData::new_unchecked(topics, data.into())).unwrap();
+        let shown = decoded(&event, &LogData::new_unchecked(topics, data.into())).unwrap();
         let hash = keccak256("tea").to_string();
-        assert_eq!(decoded, json!({"data": "0x0102", "id": "9", "topic": {"hash": hash}, "3": true}));
-        let order: Vec<&String> = decoded.as_object().unwrap().keys().collect();
-        assert_eq!(order.len(), 4);
+        assert_eq!(shown, json!({"data": "0x0102", "id": "9", "topic": {"hash": hash}, "3": true}));
     }
 
     #[test]
@@ -362,11 +424,11 @@ mod tests {
         let first = json!({"id": "1", "tags": ["a", "b"]});
         let second = json!({"id": U256::MAX.to_string(), "tags": []});
         let expected = json!({"items": [first, second], "grid": [["1", "2"], ["3", "4"]], "one": first});
-        assert_eq!(event.decode(&log.encode_log_data()), Ok(expected));
+        assert_eq!(decoded(&event, &log.encode_log_data()), Ok(expected));
         // A signature in one line names no parts of tuples.
         let unnamed = EventSignature::parse(Listed::SIGNATURE).unwrap();
-        let decoded = unnamed.decode(&log.encode_log_data()).unwrap();
-        assert_eq!(decoded["2"], json!(["1", ["a", "b"]]));
+        let shown = decoded(&unnamed, &log.encode_log_data()).unwrap();
+        assert_eq!(shown["2"], json!(["1", ["a", "b"]]));
     }
 
     #[test]
@@ -377,7 +439,7 @@ mod tests {
         let log = Hashed { text: keccak256("tea"), data: keccak256([7]), list, pair: Pair { a: 1, b: 2 } };
         let hash = |hash: B256| json!({"hash": hash.to_string()});
         let expected = json!({"text": hash(keccak256("tea")), "data": hash(keccak256([7])), "list": hash(list), "pair": ["1", "2"]});
-        assert_eq!(event.decode(&log.encode_log_data()), Ok(expected));
+        assert_eq!(decoded(&event, &log.encode_log_data()), Ok(expected));
     }
 
     #[test]
@@ -386,9 +448,9 @@ mod tests {
         let event = EventSignature::parse(event).unwrap();
         for id in [U256::from(0), U256::from(1) << 248, (U256::from(1) << 248) + U256::from(1), U256::MAX] {
             let log = Plain { id, from: Address::repeat_byte(7), key: B256::repeat_byte(8), low: i64::MIN };
-            let decoded = event.decode(&log.encode_log_data()).unwrap();
-            assert_eq!(decoded["id"], json!(id.to_string()));
-            assert_eq!(decoded["low"], json!("-9223372036854775808"));
+            let shown = decoded(&event, &log.encode_log_data()).unwrap();
+            assert_eq!(shown["id"], json!(id.to_string()));
+            assert_eq!(shown["low"], json!("-9223372036854775808"));
         }
     }
 
@@ -399,7 +461,7 @@ mod tests {
         assert_eq!([one.signature(), other.signature()], [short, long]);
         assert_eq!([one.topic(), other.topic()], [short, long].map(|text| Some(keccak256(text))));
         let log = LogData::new_unchecked(vec![one.topic().unwrap(), B256::ZERO], Bytes::new());
-        assert!(one.decode(&log).is_ok() && other.decode(&log).is_err());
+        assert!(decoded(&one, &log).is_ok() && decoded(&other, &log).is_err());
     }
 
     #[test]
@@ -425,7 +487,7 @@ mod tests {
         let noted = Noted { sig: [1, 2, 3, 4].into(), by: Address::repeat_byte(7), data: Bytes::from_static(&[9]) };
         let log = noted.encode_log_data();
         let by = Address::repeat_byte(7).to_string();
-        assert_eq!(event.decode(&log), Ok(json!({"sig": "0x01020304", "by": by, "data": "0x09"})));
+        assert_eq!(decoded(&event, &log), Ok(json!({"sig": "0x01020304", "by": by, "data": "0x09"})));
         let (topics, data) = (log.topics().to_vec(), log.data.clone());
         let twisted = [
             LogData::new_unchecked(topics[..1].to_vec(), data.clone()),
@@ -435,7 +497,7 @@ mod tests {
             LogData::new_unchecked(topics, Bytes::new()),
         ];
         for other in twisted {
-            assert!(event.decode(&other).is_err(), "{other:?}");
+            assert!(decoded(&event, &other).is_err(), "{other:?}");
         }
     }
 
@@ -476,9 +538,9 @@ mod tests {
         let event = EventSignature::parse("Asked(uint256 indexed id, bytes data)").unwrap();
         let topic = event.topic().unwrap();
         let short = LogData::new_unchecked(vec![topic], Bytes::new());
-        assert!(event.decode(&short).is_err());
+        assert!(decoded(&event, &short).is_err());
         let empty = LogData::new_unchecked(vec![topic, B256::ZERO], Bytes::new());
-        assert!(event.decode(&empty).is_err());
+        assert!(decoded(&event, &empty).is_err());
     }
 
     #[test]

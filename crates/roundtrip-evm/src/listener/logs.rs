@@ -1,8 +1,9 @@
 //! What the logs of a range come to: pure functions.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 
-use alloy::primitives::{Address, B256, Bloom, BloomInput, LogData, U64};
+use alloy::primitives::{Address, B256, Bloom, BloomInput, U64};
 use roundtrip::words::{Height, OccurrenceId};
 use serde::Deserialize;
 
@@ -21,12 +22,6 @@ pub(super) struct WireLog {
     pub(super) log_index: U64,
     #[serde(default)]
     pub(super) removed: bool,
-}
-
-impl WireLog {
-    pub(super) fn body(&self) -> LogData {
-        LogData::new_unchecked(self.topics.clone(), self.data.clone())
-    }
 }
 
 /// The part of a list of headers that hangs together: each block's parent is the one before it.
@@ -75,30 +70,40 @@ fn bloom_of(logs: &[WireLog]) -> Bloom {
     bloom
 }
 
-/// What identical logs have in common: transaction, contract, topics and data.
-type Content<'a> = (&'a B256, &'a Address, &'a [B256], &'a [u8]);
-
 /// This very log, wherever a reorg may put its transaction: identical logs of one
 /// transaction are told apart by how many came before.
-pub(super) struct Occurrences<'a> {
+pub(super) struct Occurrences {
     chain: [u8; 8],
-    before: HashMap<Content<'a>, u64, foldhash::quality::RandomState>,
+    /// How many were identical to the one that came first.
+    repeats: HashMap<OccurrenceId, u64, foldhash::fast::RandomState>,
 }
 
-impl<'a> Occurrences<'a> {
+impl Occurrences {
     /// For the logs of one block, in their order.
-    pub(super) fn on(chain_id: u64) -> Occurrences<'a> {
-        Occurrences { chain: chain_id.to_be_bytes(), before: HashMap::default() }
+    pub(super) fn on(chain_id: u64) -> Occurrences {
+        Occurrences { chain: chain_id.to_be_bytes(), repeats: HashMap::default() }
     }
 
-    pub(super) fn of(&mut self, log: &'a WireLog) -> OccurrenceId {
-        let identical = (&log.transaction_hash, &log.address, log.topics.as_slice(), log.data.as_ref());
-        let nth = self.before.entry(identical).or_default();
+    pub(super) fn of(&mut self, log: &WireLog) -> OccurrenceId {
+        let first = self.nth(log, 0);
+        match self.repeats.entry(first) {
+            Entry::Vacant(new) => {
+                new.insert(0);
+                first
+            }
+            Entry::Occupied(mut repeats) => {
+                *repeats.get_mut() += 1;
+                let nth = *repeats.get();
+                self.nth(log, nth)
+            }
+        }
+    }
+
+    /// A log with the same transaction, contract, topics and data as so many before it.
+    fn nth(&self, log: &WireLog, before: u64) -> OccurrenceId {
         let topics = log.topics.concat();
         let (transaction, address) = (log.transaction_hash.as_slice(), log.address.as_slice());
-        let parts: [&[u8]; 6] = [&self.chain, transaction, address, &topics, &log.data, &nth.to_be_bytes()];
-        *nth += 1;
-        OccurrenceId::of(&parts)
+        OccurrenceId::of(&[&self.chain, transaction, address, &topics, &log.data, &before.to_be_bytes()])
     }
 }
 

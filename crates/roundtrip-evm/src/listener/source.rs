@@ -5,16 +5,15 @@ use std::num::NonZeroU64;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use alloy::primitives::{Address, B256, U64};
+use alloy::primitives::{B256, U64};
+use bytes::Bytes;
 use futures_util::future::{join_all, select_all};
-use roundtrip::inbox::Standing;
-use roundtrip::listener::{
-    Answered, BlockSource, SourceBlock, SourceError, SourceFuture, Tips, flawed, request_with_id,
-};
+use roundtrip::listener::{Answered, BlockSource, SourceBlock, SourceError, SourceFuture, Tips, flawed, seen};
 use roundtrip::store::op::NewRequest;
 use roundtrip::words::{Height, OccurrenceId, Payload, RequestId, RouteName};
-use serde_json::{Value, json};
+use serde_json::json;
 
+use super::event::Arguments;
 use super::live::Live;
 use super::logs::{Occurrences, WireLog};
 use super::node::{Node, ReadBlock};
@@ -22,6 +21,7 @@ use super::probe::{Trouble, probe};
 use super::quorum::{agreed, agreed_blocks, reached_by};
 use super::watch::{Shows, Watch};
 use crate::endpoint::{NodeError, NodeReport, by_health};
+use crate::json::Json;
 use crate::rpc::{BadUrl, CallError, Finality, Header, Rpc};
 
 /// A chain whose events are requests, over JSON-RPC.
@@ -215,8 +215,9 @@ impl EvmSource {
     }
 
     fn blocks_of(&self, read: Vec<ReadBlock>) -> Vec<SourceBlock> {
+        let mut json = Json::default();
         let block = |(header, logs): ReadBlock| {
-            let (mut requests, answered) = self.shown(&logs);
+            let (mut requests, answered) = self.shown(&logs, &mut json);
             requests.extend(self.ticks.iter().filter_map(|ticks| ticks.of(self.chain_id, &header)));
             SourceBlock { at: header.at, parent: header.parent, time: header.time, requests, answered }
         };
@@ -224,44 +225,32 @@ impl EvmSource {
     }
 
     /// What the logs of a block ask for, and what they show to be answered.
-    fn shown(&self, logs: &[WireLog]) -> (Vec<NewRequest>, Vec<Answered>) {
+    fn shown(&self, logs: &[WireLog], json: &mut Json) -> (Vec<NewRequest>, Vec<Answered>) {
         let mut occurrences = Occurrences::on(self.chain_id);
-        let mut emitter = Emitter::default();
-        let (mut requests, mut answered) = (Vec::new(), Vec::new());
+        let (mut requests, mut answered): (Vec<NewRequest>, Vec<Answered>) =
+            (Vec::with_capacity(logs.len()), Vec::new());
         for log in logs {
-            let wanting = self.watches.iter().filter(|watch| watch.wants(&log.address, &log.topics));
-            let (asking, answering): (Vec<&Watch>, Vec<&Watch>) =
-                wanting.partition(|watch| watch.shows() == Shows::Request);
-            if asking.is_empty() && answering.is_empty() {
-                continue;
+            let (first, mut occurrence) = (requests.len(), None);
+            for watch in self.watches.iter().filter(|watch| watch.wants(&log.address, &log.topics)) {
+                match watch.shows() {
+                    Shows::Answer => answered.extend(answered_by(watch, log, json)),
+                    // One log makes one request on a route, however many of its watches want it.
+                    Shows::Request if requests[first..].iter().any(|made| made.route == watch.route) => {}
+                    Shows::Request => {
+                        let occurrence = *occurrence.get_or_insert_with(|| occurrences.of(log));
+                        requests.extend(asked_by(watch, occurrence, log, json));
+                    }
+                }
             }
-            let by = emitter.text(log.address);
-            if !asking.is_empty() {
-                requests.extend(requests_of(log, by, occurrences.of(log), &asking));
-            }
-            answered.extend(answering.into_iter().filter_map(|watch| answered_by(watch, log, by)));
         }
         (requests, answered)
     }
 }
 
-/// The text of the contract that spoke last, which mostly speaks again: it has a checksum in
-/// it, and costs a hash.
-#[derive(Default)]
-struct Emitter(Option<(Address, String)>);
-
-impl Emitter {
-    fn text(&mut self, address: Address) -> &str {
-        let last = self.0.take().filter(|(last, _)| *last == address);
-        let (_, text) = self.0.insert(last.unwrap_or_else(|| (address, address.to_string())));
-        text
-    }
-}
-
 /// The request that a log shows to be answered.
-fn answered_by(watch: &Watch, log: &WireLog, by: &str) -> Option<Answered> {
-    let id = watch.event.decode(&log.body()).and_then(|args| {
-        let payload = payload_of(watch, by, What::Args, &args);
+fn answered_by(watch: &Watch, log: &WireLog, json: &mut Json) -> Option<Answered> {
+    let id = watch.event.decode(&log.topics, &log.data).and_then(|args| {
+        let payload = payload_of(watch, log, &args, json);
         watch.identity.id_of(&watch.route, &payload).map_err(|error| error.to_string())
     });
     match id {
@@ -293,67 +282,50 @@ impl Ticks {
         let occurrence = OccurrenceId::of(&[b"tick", route, &chain, &header.at.hash]);
         let hash = B256::from(header.at.hash);
         let payload = json!({"block": height.to_string(), "hash": hash, "time_ms": header.time.0.to_string()});
-        let tick = request_with_id(&self.route, id, Payload::json(payload.to_string()));
-        Some(NewRequest { occurrence, standing: Standing::Seen, ..tick })
+        Some(seen(&self.route, id, occurrence, Payload::json(payload.to_string())))
     }
 }
 
-/// What a log asks for: one request on each route that watches it.
-fn requests_of(log: &WireLog, by: &str, occurrence: OccurrenceId, watches: &[&Watch]) -> Vec<NewRequest> {
-    let mut requests: Vec<NewRequest> = Vec::new();
-    for watch in watches {
-        if requests.iter().any(|request| request.route == watch.route) {
-            continue;
-        }
-        match request(watch, occurrence, log, by) {
-            Ok(request) => requests.push(request),
-            // Nothing but its form says that a log is of an anonymous event.
-            Err(_) if watch.event.topic().is_none() => {}
-            Err(reason) => requests.push(undecoded(watch, occurrence, log, by, &reason)),
-        }
+/// What a log asks for.
+fn asked_by(watch: &Watch, occurrence: OccurrenceId, log: &WireLog, json: &mut Json) -> Option<NewRequest> {
+    match request(watch, occurrence, log, json) {
+        Ok(request) => Some(request),
+        // Nothing but its form says that a log is of an anonymous event.
+        Err(_) if watch.event.topic().is_none() => None,
+        Err(reason) => Some(undecoded(watch, occurrence, log, &reason, json)),
     }
-    requests
 }
 
-fn request(watch: &Watch, occurrence: OccurrenceId, log: &WireLog, by: &str) -> Result<NewRequest, String> {
-    let args = watch.event.decode(&log.body())?;
+fn request(watch: &Watch, occurrence: OccurrenceId, log: &WireLog, json: &mut Json) -> Result<NewRequest, String> {
+    let args = watch.event.decode(&log.topics, &log.data)?;
     let deadline = watch.deadline(&args);
-    let payload = payload_of(watch, by, What::Args, &args);
+    let payload = payload_of(watch, log, &args, json);
     let id = watch.identity.id_of(&watch.route, &payload).map_err(|error| error.to_string())?;
     let id = id.unwrap_or_else(|| RequestId::of(&[watch.route.as_str().as_bytes(), occurrence.as_bytes()]));
-    let (occurrence, standing) = (on_route(occurrence, &watch.route), Standing::Seen);
-    Ok(NewRequest { occurrence, standing, deadline, ..request_with_id(&watch.route, id, payload) })
+    let occurrence = on_route(occurrence, &watch.route);
+    Ok(NewRequest { deadline, ..seen(&watch.route, id, occurrence, payload) })
 }
 
 /// The dead letter of a log that says that it is of the event, and is not.
-fn undecoded(watch: &Watch, occurrence: OccurrenceId, log: &WireLog, by: &str, reason: &str) -> NewRequest {
-    let body = json!({"topics": log.topics, "data": log.data});
+fn undecoded(watch: &Watch, occurrence: OccurrenceId, log: &WireLog, reason: &str, json: &mut Json) -> NewRequest {
     let reason = format!("a log of transaction {} cannot be a request: {reason}", log.transaction_hash);
-    let payload = payload_of(watch, by, What::Log, &body);
-    flawed(&watch.route, on_route(occurrence, &watch.route), payload, &reason)
+    let [name, signature] = watch.event.quoted();
+    json.begin().raw(r#"{"address":"#).address(log.address).raw(r#","event":"#).raw(name);
+    json.raw(r#","log":{"data":"#).any(&log.data).raw(r#","topics":"#).any(&log.topics);
+    json.raw(r#"},"signature":"#).raw(signature).raw("}");
+    flawed(&watch.route, on_route(occurrence, &watch.route), written(json), &reason)
 }
 
-/// What a request says, with its keys in order. It is written out because every log of a
-/// long catch-up passes here.
-fn payload_of(watch: &Watch, by: &str, what: What, body: &Value) -> Payload {
-    let (name, signature) = (quoted(watch.event.name()), quoted(watch.event.signature()));
-    Payload::json(match what {
-        What::Args => format!(r#"{{"address":"{by}","args":{body},"event":{name},"signature":{signature}}}"#),
-        What::Log => format!(r#"{{"address":"{by}","event":{name},"log":{body},"signature":{signature}}}"#),
-    })
+/// What a request says.
+fn payload_of(watch: &Watch, log: &WireLog, args: &Arguments<'_>, json: &mut Json) -> Payload {
+    let [name, signature] = watch.event.quoted();
+    args.write(json.begin().raw(r#"{"address":"#).address(log.address).raw(r#","args":"#));
+    json.raw(r#","event":"#).raw(name).raw(r#","signature":"#).raw(signature).raw("}");
+    written(json)
 }
 
-/// What a request shows of a log.
-#[derive(Clone, Copy)]
-enum What {
-    /// The arguments that it was decoded to.
-    Args,
-    /// The log as it is.
-    Log,
-}
-
-fn quoted(text: &str) -> String {
-    Value::from(text).to_string()
+fn written(json: &Json) -> Payload {
+    Payload::json(Bytes::copy_from_slice(json.text()))
 }
 
 /// One log may make requests on several routes.
@@ -397,8 +369,10 @@ impl BlockSource for EvmSource {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
-    use alloy::primitives::Bytes;
+    use alloy::primitives::Address;
     use roundtrip::inbox::{FieldPath, Identity};
+
+    use serde_json::Value;
 
     use super::*;
     use crate::EventSignature;
@@ -411,7 +385,7 @@ mod tests {
         WireLog {
             address: Address::repeat_byte(1),
             topics,
-            data: Bytes::copy_from_slice(data),
+            data: Bytes::copy_from_slice(data).into(),
             block_number: U64::from(5),
             block_hash: B256::ZERO,
             transaction_hash: B256::repeat_byte(3),
@@ -424,7 +398,7 @@ mod tests {
 
     fn made(watches: &[Watch], logs: &[WireLog]) -> Vec<NewRequest> {
         let rpc = Rpc::http("http://127.0.0.1:1").unwrap();
-        EvmSource::new(rpc, 1, Finality::Finalized, watches.to_vec()).shown(logs).0
+        EvmSource::new(rpc, 1, Finality::Finalized, watches.to_vec()).shown(logs, &mut Json::default()).0
     }
 
     #[test]
@@ -436,11 +410,10 @@ mod tests {
         let routes: Vec<&str> = requests.iter().map(|request| request.route.as_str()).collect();
         assert_eq!(routes, ["a", "b"]);
         assert_ne!(requests[0].occurrence, requests[1].occurrence);
-        let payload: Value = serde_json::from_slice(&requests[0].payload.bytes).unwrap();
         let address = Address::repeat_byte(1).to_string();
         let args = json!({"id": "7", "kind": "2"});
         let expected = json!({"event": "Asked", "signature": "Asked(uint256,uint8)", "address": address, "args": args});
-        assert_eq!(payload, expected);
+        assert_eq!(requests[0].payload, Payload::json(expected.to_string()), "its keys are in order");
     }
 
     #[test]
@@ -453,8 +426,9 @@ mod tests {
         let flaws: Vec<bool> = requests.iter().map(|request| request.flaw.is_some()).collect();
         assert_eq!(flaws, [true, true, false], "and nothing on the route of the anonymous event");
         assert_ne!(requests[0].id, requests[1].id);
-        let payload: Value = serde_json::from_slice(&requests[0].payload.bytes).unwrap();
-        assert_eq!(payload["log"], json!({"topics": [topic], "data": "0x01"}));
+        let (address, log) = (Address::repeat_byte(1).to_string(), json!({"topics": [topic], "data": "0x01"}));
+        let expected = json!({"event": "Asked", "signature": "Asked(uint256,uint8)", "address": address, "log": log});
+        assert_eq!(requests[0].payload, Payload::json(expected.to_string()));
         let reason = &requests[0].flaw.as_ref().unwrap().text;
         assert!(reason.contains(&B256::repeat_byte(3).to_string()), "{reason}");
     }
@@ -485,7 +459,7 @@ mod tests {
             log(vec![done, B256::ZERO, seven], &[]),
             log(vec![done, B256::ZERO], &[]),
         ];
-        let (requests, answered) = source.shown(&logs);
+        let (requests, answered) = source.shown(&logs, &mut Json::default());
         assert_eq!(requests.len(), 1);
         assert_eq!(answered, [Answered { route: route.clone(), id: requests[0].id }], "and the bad one ends nothing");
         let event = EventSignature::parse("Done(uint256 indexed id)").unwrap();

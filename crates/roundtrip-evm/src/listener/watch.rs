@@ -5,7 +5,7 @@ use roundtrip::inbox::Identity;
 use roundtrip::words::{Moment, OriginName, RouteName, UnixMs};
 use serde_json::{Value, json};
 
-use super::event::{BadDeadline, BadFilter, EventSignature};
+use super::event::{Arguments, BadDeadline, BadFilter, EventSignature};
 
 /// Most topics that a log can have.
 const TOPICS_MAX: usize = 4;
@@ -104,10 +104,10 @@ impl Watch {
     }
 
     /// Until when an answer to a log with these arguments is of use.
-    pub(super) fn deadline(&self, args: &Value) -> Option<Moment> {
+    pub(super) fn deadline(&self, args: &Arguments<'_>) -> Option<Moment> {
         let Deadline { argument, origin } = self.deadline.as_ref()?;
         // More seconds than fit are a time that never comes.
-        let seconds: u64 = args.get(argument)?.as_str()?.parse().unwrap_or(u64::MAX);
+        let seconds: u64 = args.number(argument)?.saturating_to();
         Some(Moment::BlockTime { origin: origin.clone(), at: UnixMs(seconds.saturating_mul(1000)) })
     }
 
@@ -163,6 +163,8 @@ fn distinct<T: Ord>(items: impl Iterator<Item = T>) -> Vec<T> {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
+    use alloy::primitives::U256;
+
     use super::*;
 
     fn watch(event: &str) -> Watch {
@@ -206,12 +208,15 @@ mod tests {
     fn a_deadline_is_in_seconds_by_the_blocks_of_the_chain() {
         let origin = OriginName::new("chain").unwrap();
         let asked = watch("Asked(uint256 indexed id, uint256 expiry)");
-        assert_eq!(asked.deadline(&json!({"id": "7", "expiry": "60"})), None, "it has none");
+        let deadline = |watch: &Watch, expiry: U256| {
+            let topics = [watch.event.topic().unwrap(), word(7)];
+            watch.deadline(&watch.event.decode(&topics, &expiry.to_be_bytes::<32>()).unwrap())
+        };
+        assert_eq!(deadline(&asked, U256::from(60)), None, "it has none");
         let until = asked.until("expiry", origin.clone()).unwrap();
         let at = |ms| Some(Moment::BlockTime { origin: origin.clone(), at: UnixMs(ms) });
-        assert_eq!(until.deadline(&json!({"id": "7", "expiry": "60"})), at(60_000));
-        let for_ever = alloy::primitives::U256::MAX.to_string();
-        assert_eq!(until.deadline(&json!({"expiry": for_ever})), at(u64::MAX));
+        assert_eq!(deadline(&until, U256::from(60)), at(60_000));
+        assert_eq!(deadline(&until, U256::MAX), at(u64::MAX));
         let refused =
             |event: &str, argument: &str| watch(event).until(argument, origin.clone()).unwrap_err().to_string();
         let none = refused("Asked(uint256 indexed id)", "expiry");
