@@ -9,13 +9,15 @@ use axum::Router;
 use axum::http::StatusCode;
 use axum::routing::post;
 use bytes::Bytes;
+use roundtrip::clock::SystemClock;
 use roundtrip::inbox::Identity;
 use roundtrip::station::Shutdown;
 use roundtrip::store::op::Define;
 use roundtrip::store::{Options, Store, StoreExt, open};
 use roundtrip::testkit::servers::PostgresServer;
 use roundtrip_client::{Settings, Worker};
-use roundtrip_server::api::{Api, Intake, Limits, Manners, serve};
+use roundtrip_server::api::{Api, Intake, Limits, Manners, limited, serve};
+use roundtrip_server::telemetry::{Scope, Telemetry};
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 
@@ -49,7 +51,10 @@ fn api(store: Arc<dyn Store>) -> Router {
         wait_max: Duration::from_secs(30),
         body_bytes_max: LIMITS.body_bytes_max,
     };
-    Api::new(store, intakes, BTreeMap::new(), manners, Shutdown::new()).router()
+    // As the program runs it: everything is counted.
+    let telemetry = Telemetry::start(store.clone(), Arc::new(SystemClock::new()), Scope::default(), None);
+    let router = Api::new(store, intakes, BTreeMap::new(), manners, telemetry.clone(), Shutdown::new()).router();
+    telemetry.counted(router)
 }
 
 /// Serves this on a port of the system's choice, as long as the set lasts; its address.
@@ -57,7 +62,7 @@ async fn serving(router: Router, stations: &mut JoinSet<()>) -> std::io::Result<
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let address = format!("http://{}", listener.local_addr()?);
     stations.spawn(async move {
-        if let Err(error) = serve(listener, router, LIMITS, None, Shutdown::new()).await {
+        if let Err(error) = serve(listener, limited(router, LIMITS), LIMITS, None, Shutdown::new()).await {
             eprintln!("the server ended: {error}");
         }
     });

@@ -6,7 +6,6 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Context;
-use axum::middleware::from_fn_with_state;
 use roundtrip::clock::SystemClock;
 use roundtrip::relay::Relay;
 use roundtrip::sender::Rebuild;
@@ -25,7 +24,7 @@ use crate::api::auth::Keys;
 use crate::api::{Api, Intake, Limits, Manners, limited, serve};
 use crate::config::{ApiConfig, AuthConfig, Config, TlsConfig, TracesConfig};
 use crate::plan::{Plan, Role, endpoint};
-use crate::telemetry::{Collector, Telemetry, count, headers};
+use crate::telemetry::{Collector, Telemetry, headers};
 
 /// Every role.
 const ALL: [Role; 4] = [Role::Listen, Role::Work, Role::Send, Role::Api];
@@ -182,8 +181,7 @@ impl Doors {
                 Door::Api => api.router(),
                 Door::Telemetry => api.watched(),
             };
-            let router = limited(router, *limits).layer(from_fn_with_state(telemetry.meters(), count));
-            serve(listener, router, *limits, tls.clone(), shutdown)
+            serve(listener, telemetry.counted(limited(router, *limits)), *limits, tls.clone(), shutdown)
         }))
     }
 }

@@ -21,7 +21,9 @@ mod traces;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
+use axum::Router;
 use axum::http::header::CONTENT_TYPE;
+use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Response};
 use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
@@ -31,8 +33,9 @@ use roundtrip::store::op::Grant;
 use roundtrip::store::witness::{Move, Witness};
 use roundtrip::words::{LaneName, ListenerName, RequestId, RouteName};
 
-pub(crate) use count::{Observed, count};
-pub(crate) use meters::Meters;
+pub(crate) use count::Observed;
+use count::count;
+use meters::Meters;
 use state::State;
 pub(crate) use state::{WatchedChain, WatchedListener};
 pub(crate) use traces::{Collector, Traces, headers};
@@ -44,17 +47,17 @@ const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=
 
 /// What there is to be counted.
 #[derive(Debug, Default)]
-pub(crate) struct Scope {
+pub struct Scope {
     /// All routes.
-    pub(crate) routes: Vec<RouteName>,
+    pub routes: Vec<RouteName>,
     /// Those whose requests may come with a trace context.
-    pub(crate) submitted: HashSet<RouteName>,
+    pub submitted: HashSet<RouteName>,
     /// Where answers of routes go, if no lane takes them.
-    pub(crate) published_to: HashMap<RouteName, String>,
+    pub published_to: HashMap<RouteName, String>,
     /// The lanes that this process sends from.
-    pub(crate) lanes: Vec<LaneName>,
+    pub lanes: Vec<LaneName>,
     /// The listeners of chains, in whatever process.
-    pub(crate) listeners: Vec<ListenerName>,
+    pub listeners: Vec<ListenerName>,
 }
 
 /// Who is told of each step.
@@ -104,7 +107,7 @@ struct Inner {
 impl Telemetry {
     /// Follows what this process does on this store from now on; of this part of the traces that
     /// nobody else began, spans are made. A store has one witness: this is it.
-    pub(crate) fn start(store: Arc<dyn Store>, clock: Arc<dyn Clock>, scope: Scope, traced: Option<f64>) -> Telemetry {
+    pub fn start(store: Arc<dyn Store>, clock: Arc<dyn Clock>, scope: Scope, traced: Option<f64>) -> Telemetry {
         let Scope { routes, submitted, published_to, lanes, listeners } = scope;
         let mut registry = Registry::default();
         let meters = Arc::new(Meters::new(&mut registry, published_to));
@@ -117,9 +120,9 @@ impl Telemetry {
         Telemetry(Arc::new(Inner { registry, meters, traces, clock, state }))
     }
 
-    /// What is counted.
-    pub(crate) fn meters(&self) -> Arc<Meters> {
-        self.0.meters.clone()
+    /// The same router, whose calls are counted.
+    pub fn counted(&self, router: Router) -> Router {
+        router.layer(from_fn_with_state(self.0.meters.clone(), count))
     }
 
     /// What makes spans, if that is wanted.

@@ -173,10 +173,10 @@ async fn what_cannot_be_taken_is_refused_with_the_reason() {
         ("/v1/work/lease", "{\"route\": \"square\"}", StatusCode::UNPROCESSABLE_ENTITY, "worker"),
         ("/v1/work/lease", "{\"route\": \"none\", \"worker\": \"w\"}", StatusCode::NOT_FOUND, "not defined"),
         ("/v1/work/answer", "{\"jobs\": []}", StatusCode::UNPROCESSABLE_ENTITY, "0 jobs"),
-        ("/v1/routes/square/stop", "", StatusCode::NOT_FOUND, "pause or resume"),
+        ("/v1/routes/square/stop", "", StatusCode::BAD_REQUEST, "`pause` or `resume`"),
         ("/v1/lanes/none/resume", "{}", StatusCode::NOT_FOUND, "lane"),
         ("/v1/destinations/none/rebuild", "{\"patience_ms\": 1}", StatusCode::NOT_FOUND, "ask one that does"),
-        ("/v1/nothing", "", StatusCode::NOT_FOUND, "openapi"),
+        ("/v1/nothing", "", StatusCode::NOT_FOUND, "/docs"),
     ];
     for (path, body, status, part) in cases {
         let call = program.call(Method::POST, path).header("content-type", "application/json").body(body);
