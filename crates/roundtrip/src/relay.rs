@@ -25,7 +25,9 @@ use std::time::Duration;
 use tokio::task::{Id, JoinError, JoinSet};
 
 use crate::clock::{Clock, SystemClock};
-use crate::listener::{BlockSource, Every, Follower, FollowerOptions, FollowerStats, Source, Submitter, Tick};
+use crate::listener::{
+    BlockSource, Every, Follower, FollowerOptions, FollowerStats, Source, SourceNode, Submitter, Tick,
+};
 use crate::outbox::{Courier, CourierOptions, Sink};
 use crate::persist;
 use crate::sender::chain::Chain;
@@ -132,7 +134,22 @@ pub struct Relay {
     routes: Vec<(String, RoutePolicy)>,
     stations: Vec<(String, Launch)>,
     rebuilds: BTreeMap<String, Rebuild>,
-    listeners: BTreeMap<String, Arc<FollowerStats>>,
+    followers: BTreeMap<String, Following>,
+}
+
+/// A listener of a chain that runs here, for whoever watches it.
+#[derive(Clone)]
+pub struct Following {
+    /// What it has done since its start.
+    pub stats: Arc<FollowerStats>,
+    source: Arc<dyn BlockSource>,
+}
+
+impl Following {
+    /// The nodes by which it sees its chain.
+    pub fn nodes(&self) -> Vec<SourceNode> {
+        self.source.nodes()
+    }
 }
 
 impl Relay {
@@ -148,7 +165,7 @@ impl Relay {
             routes: Vec::new(),
             stations: Vec::new(),
             rebuilds: BTreeMap::new(),
-            listeners: BTreeMap::new(),
+            followers: BTreeMap::new(),
         }
     }
 
@@ -336,7 +353,7 @@ impl Relay {
         let (name, at) = (listener.to_owned(), origin.to_owned());
         let routes: Vec<String> = routes.iter().map(|&route| route.to_owned()).collect();
         let stats = Arc::<FollowerStats>::default();
-        self.listeners.insert(name.clone(), stats.clone());
+        self.followers.insert(name.clone(), Following { stats: stats.clone(), source: source.clone() });
         let launch = move |given: &Surroundings| {
             let follower = Follower {
                 store: given.store.clone(),
@@ -361,9 +378,14 @@ impl Relay {
         self.rebuilds.clone()
     }
 
-    /// What its listeners of chains have done since their start, by name; for whoever watches them.
+    /// What its listeners of chains have done since their start, by name; for whoever counts.
     pub fn listeners(&self) -> BTreeMap<String, Arc<FollowerStats>> {
-        self.listeners.clone()
+        self.followers.iter().map(|(name, following)| (name.clone(), following.stats.clone())).collect()
+    }
+
+    /// The listeners of chains, by name, for whoever watches them.
+    pub fn followers(&self) -> BTreeMap<String, Following> {
+        self.followers.clone()
     }
 
     /// How upkeep is done, and how deep re-scans may still reach.
@@ -395,7 +417,7 @@ impl Relay {
 
     /// Defines the routes, and starts every station.
     pub async fn start(self) -> Result<Running, RelayError> {
-        let Relay { surroundings, stop_within, upkeep, routes, mut stations, rebuilds, listeners: _ } = self;
+        let Relay { surroundings, stop_within, upkeep, routes, mut stations, rebuilds, .. } = self;
         if let Some((options, floors)) = upkeep {
             stations.push(("upkeep".to_owned(), launch_upkeep(options, floors)));
         }

@@ -8,7 +8,9 @@ use std::sync::Arc;
 use alloy::primitives::{B256, U64};
 use bytes::Bytes;
 use futures_util::future::{join_all, select_all};
-use roundtrip::listener::{Answered, BlockSource, SourceBlock, SourceError, SourceFuture, Tips, flawed, seen};
+use roundtrip::listener::{
+    Answered, BlockSource, SourceBlock, SourceError, SourceFuture, SourceNode, Tips, flawed, seen,
+};
 use roundtrip::store::op::NewRequest;
 use roundtrip::words::{Height, OccurrenceId, Payload, RequestId, RouteName};
 use serde_json::json;
@@ -363,6 +365,15 @@ impl BlockSource for EvmSource {
         Box::pin(async {
             select_all(self.live.iter().map(|live| Box::pin(live.news()))).await;
         })
+    }
+
+    fn nodes(&self) -> Vec<SourceNode> {
+        let now = tokio::time::Instant::now();
+        let node = |node: &Arc<Node>| SourceNode {
+            name: node.endpoint.rpc.name().to_owned(),
+            healthy: node.endpoint.health().is_good(now),
+        };
+        self.nodes.iter().map(node).collect()
     }
 }
 

@@ -28,7 +28,8 @@ pub use cursor::{Cursor, Head};
 pub(crate) use cursor::{CursorStep, Origin};
 pub use every::{CatchUp, Every, Tick};
 pub use follow::{
-    Answered, BlockSource, Follower, FollowerOptions, FollowerStats, SourceBlock, SourceError, SourceFuture, Tips,
+    Answered, BlockSource, Follower, FollowerOptions, FollowerStats, SourceBlock, SourceError, SourceFuture,
+    SourceNode, Stall, Tips,
 };
 #[cfg(feature = "redis")]
 pub use list::{ListItem, RedisList};

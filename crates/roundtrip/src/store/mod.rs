@@ -30,6 +30,7 @@ mod redis;
 mod sent;
 #[cfg(feature = "sqlite")]
 mod sqlite;
+pub mod vitals;
 pub mod witness;
 
 use std::collections::{BTreeSet, HashMap};
@@ -189,6 +190,8 @@ named_reads! {
     /// A listener's cursor.
     cursor(listener: crate::words::ListenerName) -> Option<crate::listener::Cursor>
         = Query::Cursor(listener) => Cursor;
+    /// All cursors, by listener.
+    cursors() -> Vec<(crate::words::ListenerName, crate::listener::Cursor)> = Query::Cursors => Cursors;
     /// All origins, with what is known of their heads.
     origins() -> Vec<query::OriginView> = Query::Origins => Origins;
     /// Who holds a seat.
@@ -481,7 +484,7 @@ pub fn open(url: &str, options: Options) -> Result<Arc<dyn Store>, StoreError> {
 }
 
 /// A URL as an error may show it.
-pub(crate) fn without_password(url: &str) -> String {
+pub fn without_password(url: &str) -> String {
     match (url.split_once("://"), url.rsplit_once('@')) {
         (Some((scheme, _)), Some((_, place))) => format!("{scheme}://...@{place}"),
         _ => url.to_owned(),

@@ -49,6 +49,8 @@ pub enum Query {
     Lane(LaneName),
     /// A listener's cursor.
     Cursor(ListenerName),
+    /// All cursors, by listener.
+    Cursors,
     /// All origins, with what is known of their heads.
     Origins,
     /// Who holds a seat.
@@ -108,6 +110,8 @@ pub enum Reply {
     Lane(Option<LaneView>),
     /// To `Cursor`.
     Cursor(Option<Cursor>),
+    /// To `Cursors`.
+    Cursors(Vec<(ListenerName, Cursor)>),
     /// To `Origins`.
     Origins(Vec<OriginView>),
     /// To `Seat`.

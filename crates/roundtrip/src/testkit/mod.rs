@@ -168,6 +168,7 @@ macro_rules! conformance {
                 a_timeline_tells_the_story
                 the_journal_is_paged_and_bounded
                 ready_answers_are_shown_in_order
+                cursors_are_listed
                 changes_are_hinted
                 a_witness_is_told_of_each_step
             }

@@ -30,7 +30,7 @@ impl Picture {
     /// Asks a store for all that it shows.
     pub async fn of(store: &dyn Store, sights: &Sights) -> Picture {
         let mut picture = Picture(Vec::new());
-        for query in [Query::Counts, Query::Routes, Query::Origins] {
+        for query in [Query::Counts, Query::Routes, Query::Cursors, Query::Origins] {
             picture.ask(store, query).await;
         }
         picture.page_through(store).await;

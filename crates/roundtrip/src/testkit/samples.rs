@@ -53,7 +53,12 @@ pub fn lane_named(text: &str) -> LaneName {
 
 /// The listener.
 pub fn listener() -> ListenerName {
-    name(ListenerName::new("listener-1"))
+    listener_named("listener-1")
+}
+
+/// Another listener.
+pub fn listener_named(text: &str) -> ListenerName {
+    name(ListenerName::new(text))
 }
 
 /// The origin whose heights the requests have.

@@ -10,7 +10,8 @@ use proptest::prelude::*;
 use roundtrip::clock::Clock;
 use roundtrip::inbox::{End, Standing, StateKind};
 use roundtrip::listener::{
-    Answered, BlockSource, Follower, FollowerOptions, FollowerStats, SourceBlock, SourceError, SourceFuture, Tips,
+    Answered, BlockSource, Follower, FollowerOptions, FollowerStats, SourceBlock, SourceError, SourceFuture, Stall,
+    Tips,
 };
 use roundtrip::station::{Shutdown, StationError};
 use roundtrip::store::op::{Admit, Amendment, Define, NewRequest, Op, Outcome, Prune, Seat};
@@ -622,8 +623,10 @@ async fn a_reorg_beyond_its_bound_halts_it_alone() {
     assert_eq!(running.stats.reorgs(), 1, "so deep is followed");
     world.chain.take_back(3);
     world.chain.mine_empty(4);
+    assert_eq!(running.stats.stall(), None);
     let halted = tokio::time::timeout(LONG, running.task).await.unwrap().unwrap().unwrap_err();
     assert!(matches!(&halted, StationError::Halted(text) if text.contains("raise reorg_max")), "{halted}");
+    assert_eq!(running.stats.stall(), Some(Stall::Halted(halted.to_string())));
 }
 
 #[tokio::test(start_paused = true)]
@@ -701,6 +704,7 @@ async fn a_full_route_holds_the_cursor() {
     assert_eq!(world.cursor().await, None, "the range is not stored");
     assert_eq!(world.sight(4).await, live(4, 2, Standing::Final), "what there was room for is");
     assert_eq!(world.sight(5).await, Sight::Nothing);
+    assert!(matches!(running.stats.stall(), Some(Stall::Waits(why)) if why.contains("no room")));
     for n in [1, 2] {
         let ended = world.store.apply_one(samples::mend(n, roundtrip::store::op::Remedy::Cancel)).await.unwrap();
         assert!(ended.holds());
@@ -708,6 +712,7 @@ async fn a_full_route_holds_the_cursor() {
     pass(SHORT).await;
     assert_eq!(world.sight(6).await, live(6, 2, Standing::Final));
     assert_eq!(world.cursor().await, Some(2));
+    assert_eq!((running.stats.stall(), running.stats.head()), (None, Height(2)));
     running.stop().await;
 }
 

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use super::source::{Answered, SourceBlock};
 use super::window::Link;
-use super::{Follower, Halt, Known, Pace, broken, decide, halted, rolled_back};
+use super::{Follower, Halt, Known, Pace, Stall, broken, decide, halted, rolled_back};
 use crate::inbox::Standing;
 use crate::listener::{Cursor, flawed};
 use crate::persist;
@@ -49,10 +49,14 @@ impl Follower {
             let pieces = pieces(blocks.into_iter().flat_map(|block| self.requests_of(known, block)), known.admit_max);
             match self.admit(known, pieces, next, answered).await? {
                 Stored::All => {}
-                Stored::Full => return Ok(Pace::Rest),
+                Stored::Full => {
+                    self.stats.note(Some(Stall::Waits("a route has no room, and the cursor is held".to_owned())));
+                    return Ok(Pace::Rest);
+                }
                 Stored::Moved => return Ok(Pace::Again),
             }
         }
+        self.stats.note(None);
         self.stats.blocks.fetch_add(links.len() as u64, Ordering::Relaxed);
         if let Some(time) = read_time {
             self.stats.read_time_ms.store(time.0, Ordering::Relaxed);

@@ -33,11 +33,11 @@ mod lead;
 mod source;
 mod window;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-pub use source::{Answered, BlockSource, SourceBlock, SourceError, SourceFuture, Tips};
+pub use source::{Answered, BlockSource, SourceBlock, SourceError, SourceFuture, SourceNode, Tips};
 
 use again::Again;
 use ahead::Ahead;
@@ -108,6 +108,18 @@ pub struct FollowerStats {
     read_time_ms: AtomicU64,
     head: AtomicU64,
     finalized: AtomicU64,
+    head: AtomicU64,
+    stall: Mutex<Option<Stall>>,
+}
+
+/// Why a follower does not get on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Stall {
+    /// It waits for something, and goes on by itself: a source that is silent or lags behind, a
+    /// route without room.
+    Waits(String),
+    /// It stopped until a person has looked.
+    Halted(String),
 }
 
 impl FollowerStats {
@@ -151,6 +163,20 @@ impl FollowerStats {
     /// The newest final block that the source named.
     pub fn finalized(&self) -> Height {
         Height(self.finalized.load(Ordering::Relaxed))
+    }
+
+    /// The newest block that the source named; 0 before it named one.
+    pub fn head(&self) -> Height {
+        Height(self.head.load(Ordering::Relaxed))
+    }
+
+    /// Why it does not get on; nothing, if it does.
+    pub fn stall(&self) -> Option<Stall> {
+        self.stall.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn note(&self, stall: Option<Stall>) {
+        *self.stall.lock().unwrap_or_else(PoisonError::into_inner) = stall;
     }
 }
 
@@ -288,10 +314,12 @@ impl Follower {
                 Ok(Pace::Rest) => silent = 0,
                 Err(Halt::Later(error)) => {
                     silent = DOUBLINGS_MAX.min(silent + 1);
+                    self.stats.note(Some(Stall::Waits(error.clone())));
                     tracing::warn!(listener = %self.listener, error, "the chain is looked at again later");
                 }
                 Err(Halt::Stop(error)) => {
                     tracing::error!(listener = %self.listener, %error, "the listener stops");
+                    self.stats.note(Some(Stall::Halted(error.to_string())));
                     return Err(error);
                 }
             }
@@ -327,10 +355,12 @@ impl Follower {
         }
         self.stats.head.store(tips.head.height.0, Ordering::Relaxed);
         self.stats.finalized.store(tips.finalized.height.0, Ordering::Relaxed);
+        self.stats.head.store(tips.head.height.0, Ordering::Relaxed);
         let reach =
             Reach { first: self.options.from_block, range: self.options.range, window_max: self.options.window_max };
         match decide::look(&known.window, &tips, reach) {
             Step::Level => {
+                self.stats.note(None);
                 self.pass_finality(known, &tips);
                 self.move_cursor(known).await?;
                 self.amend(known, true).await?;
@@ -339,10 +369,12 @@ impl Follower {
             }
             Step::Wait(why) => {
                 tracing::warn!(listener = %self.listener, head = tips.head.height.0, finalized = tips.finalized.height.0, why, "the listener waits");
+                self.stats.note(Some(Stall::Waits(why.to_string())));
                 Ok(Pace::Rest)
             }
             Step::Hold => {
                 tracing::warn!(listener = %self.listener, head = tips.head.height.0, finalized = tips.finalized.height.0, "finality is too far behind: nothing more is read until it comes");
+                self.stats.note(Some(Stall::Waits("finality is too far behind".to_owned())));
                 self.pass_finality(known, &tips);
                 self.move_cursor(known).await?;
                 self.amend(known, false).await?;

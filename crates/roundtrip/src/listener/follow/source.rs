@@ -43,6 +43,20 @@ pub trait BlockSource: Send + Sync + 'static {
     fn news(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
         Box::pin(std::future::pending())
     }
+
+    /// The nodes that it is seen by, for whoever watches; none, if it is not by nodes.
+    fn nodes(&self) -> Vec<SourceNode> {
+        Vec::new()
+    }
+}
+
+/// A node, as one of those by which a chain is seen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SourceNode {
+    /// Where it is, less what may be a key.
+    pub name: String,
+    /// Whether little is held against it: it answered well lately.
+    pub healthy: bool,
 }
 
 /// How far a chain is.

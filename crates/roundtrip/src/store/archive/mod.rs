@@ -41,6 +41,7 @@ pub use verify::{Fault, Verdict};
 
 use super::{MemoryStore, StoreError};
 use crate::clock::{Clock, SystemClock};
+use crate::words::UnixMs;
 
 /// Where a store is.
 #[derive(Clone)]
@@ -205,12 +206,27 @@ pub async fn verify(place: impl Into<Place>) -> Result<Verdict, StoreError> {
     verify_at(place, &SystemClock::new()).await
 }
 
+/// The same; `on_progress` is told after every page how many records were checked.
+pub async fn verify_with(
+    place: impl Into<Place>,
+    on_progress: impl FnMut(u64) + Send + 'static,
+) -> Result<Verdict, StoreError> {
+    verify_by(place.into(), SystemClock::new().now(), on_progress).await
+}
+
 /// The same by another clock, which tells what still counts.
 pub async fn verify_at(place: impl Into<Place>, clock: &dyn Clock) -> Result<Verdict, StoreError> {
-    let (place, now) = (place.into(), clock.now());
+    verify_by(place.into(), clock.now(), |_| {}).await
+}
+
+async fn verify_by(
+    place: Place,
+    now: UnixMs,
+    mut on_progress: impl FnMut(u64) + Send + 'static,
+) -> Result<Verdict, StoreError> {
     let work = async move || {
         let mut contents = place.open(Purpose::Read).await?;
-        verify::verify(&mut *contents, now).await
+        verify::verify(&mut *contents, now, &mut on_progress).await
     };
     on_a_thread(work).await.unwrap_or(Err(StoreError::Unknown))
 }

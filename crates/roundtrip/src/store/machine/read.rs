@@ -39,6 +39,9 @@ impl Machine {
                 Reply::Lane(no.map(|no| lane_view(&self.lanes[usize::from(no.0)], self.now, true)))
             }
             Query::Cursor(listener) => Reply::Cursor(self.cursors.get(&listener).copied()),
+            Query::Cursors => {
+                Reply::Cursors(self.cursors.iter().map(|(listener, cursor)| (listener.clone(), *cursor)).collect())
+            }
             Query::Origins => Reply::Origins(self.origins.iter().map(|origin| origin_view(origin, self.now)).collect()),
             Query::Seat(seat) => Reply::Seat(self.seats.get(&seat).map(|tenure| SeatView {
                 holder: tenure.holder.clone(),

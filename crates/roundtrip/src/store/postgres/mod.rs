@@ -27,6 +27,7 @@ mod migrate;
 mod read;
 mod tls;
 mod views;
+mod vitals;
 mod wire;
 mod write;
 
@@ -41,6 +42,7 @@ pub(super) use archive::contents;
 use fetch::Desk;
 use hints::Bells;
 use tls::{Dial, Tls};
+pub(super) use vitals::vitals;
 use wire::{Answers, Call, PgError, Wire, int, param, time, uint};
 use write::{Expected, Tick};
 

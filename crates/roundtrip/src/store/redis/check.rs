@@ -41,11 +41,11 @@ pub(super) async fn ask(link: &Link) -> Said {
     Said { version: line(&info, "redis_version:"), is_cluster, settings: config.and_then(settings) }
 }
 
-fn line(info: &str, name: &str) -> Option<String> {
+pub(super) fn line(info: &str, name: &str) -> Option<String> {
     info.lines().find_map(|line| line.strip_prefix(name)).map(|said| said.trim().to_owned())
 }
 
-fn settings(config: Value) -> Option<BTreeMap<String, String>> {
+pub(super) fn settings(config: Value) -> Option<BTreeMap<String, String>> {
     redis::from_redis_value(config).ok()
 }
 

@@ -32,6 +32,7 @@ mod project;
 mod put;
 mod server;
 mod sorted;
+mod vitals;
 
 use std::sync::{Arc, OnceLock, PoisonError};
 use std::time::Duration;
@@ -50,6 +51,7 @@ use put::Brought;
 use server::{Server, new_run, new_tag};
 
 pub(super) use archive::contents;
+pub(super) use vitals::vitals;
 
 use super::loan::{self, Changes as Rows, Damaged, Numbers, Shelf, Sight, Ticked};
 use super::machine::next_epoch;

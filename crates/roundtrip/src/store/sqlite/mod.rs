@@ -27,6 +27,7 @@ mod recent;
 mod round;
 mod rows;
 mod runs;
+mod vitals;
 mod writer;
 
 use std::path::{Path, PathBuf};
@@ -44,6 +45,7 @@ use crate::clock::Clock;
 pub(super) use archive::SqliteContents;
 use reader::Reader;
 use round::{Job, Jobs, Waiting};
+pub(super) use vitals::vitals;
 pub use writer::Glimpse;
 use writer::{Watch, Writer};
 

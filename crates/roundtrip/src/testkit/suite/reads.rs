@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use crate::inbox::{End, StateKind};
 use crate::sender::{AttemptKind, ParcelStage};
 use crate::store::journal::{Event, Subject};
-use crate::store::op::{Define, Fail, Judgement, NewRequest, Remedy, Seat, Sight, Verdict};
+use crate::store::op::{Admit, CursorMove, Define, Fail, Judgement, NewRequest, Remedy, Seat, Sight, Verdict};
 use crate::store::policy::RoutePolicy;
 use crate::store::query::{Count, ListFilter};
 use crate::store::witness::{LaneStep, Move, RequestStep, Witness};
@@ -57,6 +57,24 @@ pub async fn lists_are_filtered_and_paged(bench: Bench) {
     for (filter, numbers) in cases {
         let expected: Vec<_> = numbers.iter().map(|&n| id(n)).collect();
         assert_eq!(listed(&bench, filter.clone()).await, expected, "{filter:?}");
+    }
+}
+
+/// Every listener's cursor is shown, by the listener's name.
+pub async fn cursors_are_listed(mut bench: Bench) {
+    bench.define(policy()).await;
+    assert_eq!(must(bench.store().cursors().await, "cursors"), []);
+    for (name, height) in [("b", 7), ("a", 5)] {
+        let listener = listener_named(name);
+        let cursor = Some(CursorMove { listener, expected: None, next: position(height) });
+        bench.applied(Admit { cursor, requests: Vec::new() }).await;
+    }
+    for _ in 0..2 {
+        let cursors = must(bench.store().cursors().await, "cursors");
+        let shown: Vec<_> =
+            cursors.iter().map(|(name, cursor)| (name.as_str(), cursor.version, cursor.at.height.0)).collect();
+        assert_eq!(shown, [("a", 1, 5), ("b", 1, 7)]);
+        bench.restart().await;
     }
 }
 

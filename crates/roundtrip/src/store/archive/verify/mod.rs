@@ -90,7 +90,11 @@ impl fmt::Display for Verdict {
 }
 
 /// Checks a whole store.
-pub(super) async fn verify(contents: &mut dyn Contents, now: UnixMs) -> Result<Verdict, StoreError> {
+pub(super) async fn verify(
+    contents: &mut dyn Contents,
+    now: UnixMs,
+    on_progress: &mut dyn FnMut(u64),
+) -> Result<Verdict, StoreError> {
     let (mut check, mut tally) = (Check::at(now), Tally::default());
     for kind in Kind::ALL {
         let mut at = Some(Vec::new());
@@ -101,6 +105,7 @@ pub(super) async fn verify(contents: &mut dyn Contents, now: UnixMs) -> Result<V
                 tally.add(record)?;
                 check.see(record);
             }
+            on_progress(tally.count());
             at = page.next;
         }
     }
