@@ -7,7 +7,7 @@ use roundtrip::store::{ReadExt, StoreError};
 
 use crate::config::{Config, Fault, Faults, Loaded};
 use crate::plan::Plan;
-use crate::run::{open_collector, open_keys, open_store, open_tls};
+use crate::run::{file_of, open_collector, open_keys, open_store, open_tls};
 
 /// How long a store has to answer.
 const STORE_WITHIN: Duration = Duration::from_secs(10);
@@ -37,7 +37,7 @@ pub async fn online(loaded: &Loaded, plan: &Plan) -> Result<(), Faults> {
 async fn store(loaded: &Loaded) -> Option<Fault> {
     let url = &loaded.config.store.url;
     let fault = |text: String| Some(loaded.fault(&["store", "url"], text));
-    if let Some(file) = url.strip_prefix("sqlite:").map(|path| Path::new(path.strip_prefix("//").unwrap_or(path)))
+    if let Some(file) = file_of(url)
         && !file.exists()
     {
         // A look must not leave a file behind.

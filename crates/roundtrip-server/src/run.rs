@@ -8,7 +8,6 @@ use std::sync::Arc;
 use anyhow::Context;
 use roundtrip::clock::SystemClock;
 use roundtrip::relay::Relay;
-use roundtrip::sender::Rebuild;
 use roundtrip::station::Shutdown;
 use roundtrip::store::{Options, Store, open};
 use roundtrip_evm::sender::{Secret, SecretSource};
@@ -21,18 +20,31 @@ use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
 use crate::api::auth::Keys;
-use crate::api::{Api, Intake, Limits, Manners, limited, serve};
+use crate::api::{Api, Limits, Manners, Premises, limited, serve};
 use crate::config::{ApiConfig, AuthConfig, Config, TlsConfig, TracesConfig};
+use crate::doctor::Outside;
 use crate::plan::{Plan, Role, endpoint};
 use crate::telemetry::{Collector, Telemetry, headers};
 
 /// Every role.
 const ALL: [Role; 4] = [Role::Listen, Role::Work, Role::Send, Role::Api];
 
+/// The file of an embedded store.
+pub(crate) fn file_of(url: &str) -> Option<&Path> {
+    let path = url.strip_prefix("sqlite:")?;
+    Some(Path::new(path.strip_prefix("//").unwrap_or(path)))
+}
+
 /// Opens the store that the configuration names.
 pub(crate) fn open_store(config: &Config) -> anyhow::Result<Arc<dyn Store>> {
-    let options = Options { journal_entries: config.store.journal_entries, ..Options::default() };
-    open(&config.store.url, options).context("store.url")
+    open_store_at(&config.store.url, Some(config)).context("store.url")
+}
+
+/// Opens this store as the configuration says, if there is one.
+pub(crate) fn open_store_at(url: &str, config: Option<&Config>) -> anyhow::Result<Arc<dyn Store>> {
+    let defaults = Options::default();
+    let journal_entries = config.map_or(defaults.journal_entries, |config| config.store.journal_entries);
+    Ok(open(url, Options { journal_entries, ..defaults })?)
 }
 
 /// Runs these roles, all if none is named, until the process is told to stop; then every
@@ -120,7 +132,10 @@ async fn with_doors(
     let api = roles.contains(&Role::Api).then_some((Door::Api, config.api.listen));
     let listens = [api, config.telemetry.listen.map(|listen| (Door::Telemetry, listen))];
     if listens.iter().any(Option::is_some) {
-        let doors = Doors::of(config, plan, store, telemetry, relay.rebuilds()).await?;
+        let routes = plan.routes.iter().map(|(name, route)| (name.clone(), route.intake())).collect();
+        let outside = Outside::of(&config.store.url, Some(plan));
+        let premises = Premises { routes, rebuilds: relay.rebuilds(), followers: relay.followers(), outside };
+        let doors = Doors::of(config, store, telemetry, premises).await?;
         for (door, listen) in listens.into_iter().flatten() {
             relay = doors.clone().add(relay, door, listen).await?;
         }
@@ -132,8 +147,7 @@ async fn with_doors(
 struct Doors {
     store: Arc<dyn Store>,
     telemetry: Telemetry,
-    intakes: BTreeMap<String, Intake>,
-    rebuilds: BTreeMap<String, Rebuild>,
+    premises: Arc<Premises>,
     manners: Manners,
     limits: Limits,
     tls: Option<TlsAcceptor>,
@@ -142,10 +156,9 @@ struct Doors {
 impl Doors {
     async fn of(
         config: &Config,
-        plan: &Plan,
         store: Arc<dyn Store>,
         telemetry: Telemetry,
-        rebuilds: BTreeMap<String, Rebuild>,
+        premises: Premises,
     ) -> anyhow::Result<Arc<Doors>> {
         let ApiConfig { body_bytes_max, header_bytes_max, connections_max, calls_max, .. } = config.api;
         let keys = match &config.api.auth {
@@ -156,8 +169,7 @@ impl Doors {
         Ok(Arc::new(Doors {
             store,
             telemetry,
-            intakes: plan.routes.iter().map(|(name, route)| (name.clone(), route.intake())).collect(),
-            rebuilds,
+            premises: Arc::new(premises),
             manners: Manners { keys, calls_per_second, wait_max, body_bytes_max },
             limits: Limits { body_bytes_max, header_bytes_max, connections_max, calls_max },
             tls: config.api.tls.as_ref().map(open_tls).transpose().context("api.tls")?,
@@ -174,9 +186,9 @@ impl Doors {
             Door::Telemetry => tracing::info!(metrics = %address, tls, auth, "metrics are served"),
         }
         Ok(relay.station(door.name(), move |shutdown| {
-            let Doors { store, telemetry, intakes, rebuilds, manners, limits, tls } = &*self;
-            let (store, intakes, rebuilds) = (store.clone(), intakes.clone(), rebuilds.clone());
-            let api = Api::new(store, intakes, rebuilds, manners.clone(), telemetry.clone(), shutdown.clone());
+            let Doors { store, telemetry, premises, manners, limits, tls } = &*self;
+            let (store, premises) = (store.clone(), premises.clone());
+            let api = Api::new(store, premises, manners.clone(), telemetry.clone(), shutdown.clone());
             let router = match door {
                 Door::Api => api.router(),
                 Door::Telemetry => api.watched(),

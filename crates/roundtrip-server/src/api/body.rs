@@ -14,7 +14,7 @@ use super::problem::Problem;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(try_from = "u64")]
 #[schema(value_type = i64, minimum = 0)]
-pub(super) struct Whole(pub(super) u64);
+pub(crate) struct Whole(pub(crate) u64);
 
 impl TryFrom<u64> for Whole {
     type Error = &'static str;
@@ -27,7 +27,7 @@ impl TryFrom<u64> for Whole {
 /// How a payload is to be read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum WireEncoding {
+pub(crate) enum WireEncoding {
     /// Bytes whose meaning only the route knows, as base64.
     Raw,
     /// Any JSON value, as it is.

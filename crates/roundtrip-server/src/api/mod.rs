@@ -10,14 +10,16 @@
 
 pub mod auth;
 mod body;
-mod operate;
+pub(crate) mod dead;
+pub(crate) mod listeners;
+pub(crate) mod operate;
 mod problem;
 mod pull;
 mod rate;
-mod requests;
+pub(crate) mod requests;
 mod serve;
-mod views;
-mod watch;
+pub(crate) mod views;
+pub(crate) mod watch;
 mod work;
 
 use std::collections::BTreeMap;
@@ -32,6 +34,7 @@ use axum::http::StatusCode;
 use axum::middleware::{from_fn, from_fn_with_state};
 use roundtrip::inbox::Identity;
 use roundtrip::listener::Submitter;
+use roundtrip::relay::Following;
 use roundtrip::sender::Rebuild;
 use roundtrip::station::Shutdown;
 use roundtrip::store::{ReadExt, Store};
@@ -43,11 +46,14 @@ use utoipa_axum::routes;
 use utoipa_swagger_ui as swagger;
 
 use auth::{Caller, Guard, Keys, Role, guard};
-use problem::Problem;
 use rate::Rates;
 
+pub(crate) use body::Whole;
+pub(crate) use listeners::{ListenerState, WireListener};
+pub(crate) use problem::Problem;
 pub use serve::{Limits, limited, serve};
 
+use crate::doctor::Outside;
 use crate::telemetry::Telemetry;
 
 /// Where the description of all calls is; the viewer reads it from there.
@@ -78,13 +84,25 @@ impl std::ops::Deref for Api {
 pub struct Inner {
     store: Arc<dyn Store>,
     submitter: Submitter,
-    routes: BTreeMap<String, Intake>,
+    premises: Arc<Premises>,
     guards: Guards,
-    rebuilds: BTreeMap<String, Rebuild>,
     wait_max: Duration,
     body_bytes_max: usize,
     telemetry: Telemetry,
     shutdown: Shutdown,
+}
+
+/// What the process that serves does besides, by name.
+#[derive(Default)]
+pub struct Premises {
+    /// How routes take requests.
+    pub routes: BTreeMap<String, Intake>,
+    /// By what lanes are rebuilt, of the destinations that this process sends to.
+    pub rebuilds: BTreeMap<String, Rebuild>,
+    /// The listeners of chains that this process runs.
+    pub followers: BTreeMap<String, Following>,
+    /// What is around the store.
+    pub outside: Outside,
 }
 
 /// Who stands at the door.
@@ -132,11 +150,10 @@ impl Inner {
 }
 
 impl Api {
-    /// Serves this store; lanes of the destinations that this process sends to can be rebuilt.
+    /// Serves this store.
     pub fn new(
         store: Arc<dyn Store>,
-        routes: BTreeMap<String, Intake>,
-        rebuilds: BTreeMap<String, Rebuild>,
+        premises: Arc<Premises>,
         manners: Manners,
         telemetry: Telemetry,
         shutdown: Shutdown,
@@ -145,7 +162,7 @@ impl Api {
         let Manners { keys, calls_per_second, wait_max, body_bytes_max } = manners;
         let rates = calls_per_second.map(|most| Arc::new(Rates::new(most.get())));
         let guards = Guards { keys, rates };
-        let inner = Inner { store, submitter, routes, guards, rebuilds, wait_max, body_bytes_max, telemetry, shutdown };
+        let inner = Inner { store, submitter, premises, guards, wait_max, body_bytes_max, telemetry, shutdown };
         Api(Arc::new(inner))
     }
 
@@ -155,7 +172,8 @@ impl Api {
         // It calls nobody but this server.
         let viewer = swagger::Config::default().validator_url("none").try_it_out_enabled(true);
         let viewer = swagger::SwaggerUi::new("/docs").url(DOCUMENT, document).config(viewer);
-        for (name, path) in self.routes.iter().filter_map(|(name, intake)| Some((name, intake.path.as_ref()?))) {
+        for (name, path) in self.premises.routes.iter().filter_map(|(name, intake)| Some((name, intake.path.as_ref()?)))
+        {
             let name = name.clone();
             let submit =
                 move |state, query, headers, body| requests::submit_at(name.clone(), state, query, headers, body);
@@ -196,6 +214,9 @@ impl Api {
             .routes(routes!(watch::lanes))
             .routes(routes!(watch::lane))
             .routes(routes!(watch::origins))
+            .routes(routes!(listeners::listeners))
+            .routes(routes!(dead::dead))
+            .routes(routes!(watch::doctor))
             .routes(routes!(watch::updates))
             .routes(routes!(watch::metrics))
             .routes(routes!(operate::rebuilding))
@@ -211,6 +232,7 @@ impl Api {
             .routes(routes!(work::release));
         let operator = OpenApiRouter::new()
             .routes(routes!(requests::mend))
+            .routes(routes!(dead::mend_dead))
             .routes(routes!(operate::route))
             .routes(routes!(operate::lane))
             .routes(routes!(operate::rebuild));

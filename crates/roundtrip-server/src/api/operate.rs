@@ -1,5 +1,6 @@
 //! What a person does to routes and lanes. Every one of these is in the log, with who did it.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use axum::extract::rejection::{JsonRejection, PathRejection};
@@ -18,16 +19,16 @@ use super::body::Whole;
 use super::problem::Problem;
 
 /// It is done.
-#[derive(Clone, Debug, Serialize, ToSchema)]
-pub(super) struct Done {
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub(crate) struct Done {
     /// `done`, or `already` if it was so before.
-    pub result: &'static str,
+    pub result: Cow<'static, str>,
 }
 
 fn done(outcome: Outcome, what: &str) -> Result<Json<Done>, Problem> {
     match outcome {
-        Outcome::Applied(_) => Ok(Json(Done { result: "done" })),
-        Outcome::Duplicate(_) => Ok(Json(Done { result: "already" })),
+        Outcome::Applied(_) => Ok(Json(Done { result: "done".into() })),
+        Outcome::Duplicate(_) => Ok(Json(Done { result: "already".into() })),
         Outcome::NotFound(_) => Err(Problem::not_found(format!("no {what} of this name is here"))),
         Outcome::Invalid(invalid) => Err(invalid.into()),
         other => Err(Problem::conflict(format!("refused: {other:?}"))),
@@ -85,9 +86,9 @@ pub(super) enum WireLaneOrder {
 }
 
 /// With what it is ordered.
-#[derive(Clone, Debug, Default, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
-pub(super) struct LaneCall {
+pub(crate) struct LaneCall {
     /// With `pause`: why, for the person who reads it.
     pub reason: Option<String>,
     /// With `quarantine`: for how long, in milliseconds.
@@ -144,24 +145,24 @@ pub(super) async fn lane(
     super::audit(&caller, &format!("{order:?}").to_lowercase(), &lane);
     match outcome {
         Outcome::NotFound(Missing::Parcel(nonce)) => Err(Problem::not_found(format!("nothing is on slot {}", nonce.0))),
-        Outcome::Applied(Effect::Lane(_)) => Ok(Json(Done { result: "done" })),
+        Outcome::Applied(Effect::Lane(_)) => Ok(Json(Done { result: "done".into() })),
         outcome => done(outcome, "lane"),
     }
 }
 
 /// Asks for lanes to be rebuilt.
-#[derive(Clone, Debug, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub(super) struct RebuildCall {
+pub(crate) struct RebuildCall {
     /// For how long requests without an answer are waited for, in milliseconds.
     pub patience_ms: Whole,
 }
 
 /// How far a rebuild is.
-#[derive(Clone, Debug, Serialize, ToSchema)]
-pub(super) struct RebuildProgress {
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub(crate) struct RebuildProgress {
     /// `idle` if nobody asked since the start, `waits`, or `done`.
-    pub progress: &'static str,
+    pub progress: Cow<'static, str>,
     /// What it waits for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub until: Option<String>,
@@ -171,8 +172,8 @@ pub(super) struct RebuildProgress {
 }
 
 /// What a rebuild came to.
-#[derive(Clone, Debug, Serialize, ToSchema)]
-pub(super) struct WireRebuilt {
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub(crate) struct WireRebuilt {
     /// Transactions that the store did not know.
     pub sent: usize,
     /// Answers that were found in them, and are done.
@@ -187,7 +188,7 @@ pub(super) struct WireRebuilt {
 
 impl From<Progress> for RebuildProgress {
     fn from(progress: Progress) -> RebuildProgress {
-        let bare = |progress| RebuildProgress { progress, until: None, rebuilt: None };
+        let bare = |progress: &'static str| RebuildProgress { progress: progress.into(), until: None, rebuilt: None };
         match progress {
             Progress::Idle => bare("idle"),
             Progress::Waits { until, .. } => RebuildProgress { until: Some(until), ..bare("waits") },
@@ -202,7 +203,7 @@ impl From<Progress> for RebuildProgress {
 impl Api {
     fn rebuild_of(&self, destination: &str) -> Result<&Rebuild, Problem> {
         let elsewhere = || format!("this process sends no transactions to {destination:?}: ask one that does");
-        self.rebuilds.get(destination).ok_or_else(|| Problem::not_found(elsewhere()))
+        self.premises.rebuilds.get(destination).ok_or_else(|| Problem::not_found(elsewhere()))
     }
 }
 

@@ -1,5 +1,7 @@
 //! What a caller is told when a call did not do what it asked: RFC 9457, `application/problem+json`.
 
+use std::borrow::Cow;
+
 use axum::Json;
 use axum::extract::rejection::{BytesRejection, JsonRejection, PathRejection, QueryRejection};
 use axum::http::{HeaderValue, StatusCode, header};
@@ -8,21 +10,21 @@ use roundtrip::listener::SubmitError;
 use roundtrip::store::StoreError;
 use roundtrip::store::op::Invalid;
 use roundtrip::words::ParseError;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use utoipa::{IntoResponses, ToSchema};
 
 /// After how many seconds a caller may come again.
 const AGAIN_AFTER_S: u32 = 1;
 
 /// Why a call was refused.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema, IntoResponses)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema, IntoResponses)]
 #[response(status = "default", content_type = "application/problem+json")]
-pub(super) struct Problem {
+pub(crate) struct Problem {
     /// What kind of problem: `about:blank`, so the status says it.
     #[serde(rename = "type")]
-    pub kind: &'static str,
+    pub kind: Cow<'static, str>,
     /// The status, in words.
-    pub title: &'static str,
+    pub title: Cow<'static, str>,
     /// The status.
     pub status: u16,
     /// What is wrong, and what to do.
@@ -33,7 +35,7 @@ impl Problem {
     /// A problem of this status.
     pub(super) fn new(status: StatusCode, detail: impl Into<String>) -> Problem {
         let title = status.canonical_reason().unwrap_or("refused");
-        Problem { kind: "about:blank", title, status: status.as_u16(), detail: detail.into() }
+        Problem { kind: "about:blank".into(), title: title.into(), status: status.as_u16(), detail: detail.into() }
     }
 
     /// What was asked for is not here.

@@ -1,5 +1,6 @@
 //! Requests over HTTP: submit, look up, wait for, list; and what a person does to one.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -33,9 +34,10 @@ const PAGE: usize = 100;
 const KEY_BYTES_MAX: usize = 256;
 
 /// How a request is submitted.
-#[derive(Clone, Debug, Default, Deserialize, IntoParams)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
-pub(super) struct SubmitQuery {
+pub(crate) struct SubmitQuery {
     /// Its id, 64 hexadecimal digits. Where the route's identity is a hash, it must be that hash.
     pub id: Option<String>,
     /// Wait so long for the answer, such as `30s`.
@@ -83,12 +85,12 @@ pub(super) struct Bulk {
 }
 
 /// A request that is durable.
-#[derive(Clone, Debug, Serialize, ToSchema)]
-pub(super) struct Accepted {
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub(crate) struct Accepted {
     /// Its id.
     pub id: String,
     /// `new`, `attached`, `dropped`, `rearmed`, `behind`, `voted`, `known` or `ended`.
-    pub admission: &'static str,
+    pub admission: Cow<'static, str>,
     /// Where its state can be read.
     pub status_url: String,
 }
@@ -115,7 +117,7 @@ struct Manner {
 impl Api {
     fn route_for_submission(&self, name: &str) -> Result<(RouteName, Identity), Problem> {
         let unknown = || Problem::not_found(format!("no route is called {name:?}"));
-        let route = self.routes.get(name).ok_or_else(unknown)?;
+        let route = self.premises.routes.get(name).ok_or_else(unknown)?;
         if !route.submit {
             return Err(Problem::new(StatusCode::FORBIDDEN, format!("route {name} takes no requests over the API")));
         }
@@ -214,7 +216,7 @@ fn accepted(id: &RequestId, admission: &Admission) -> Accepted {
         Admission::Known { .. } => "known",
         Admission::Ended(_) => "ended",
     };
-    Accepted { id: id.to_string(), admission: word, status_url: format!("/v1/requests/{id}") }
+    Accepted { id: id.to_string(), admission: word.into(), status_url: format!("/v1/requests/{id}") }
 }
 
 /// The request that a submission is. Its id is stated, or that of its content where the route
@@ -290,7 +292,7 @@ pub(super) async fn submit_at(
     bytes: Result<Bytes, BytesRejection>,
 ) -> Result<Response, Problem> {
     let (Query(mut fields), bytes) = (query?, bytes?);
-    let forms = api.routes.get(&route).is_some_and(|intake| intake.forms);
+    let forms = api.premises.routes.get(&route).is_some_and(|intake| intake.forms);
     let query = SubmitQuery { wait: fields.remove("wait"), ..SubmitQuery::default() };
     if !forms {
         let payload = payload_of(&headers, bytes)?;
@@ -372,6 +374,7 @@ fn gone(id: RequestId) -> Problem {
 
 /// How long to wait.
 #[derive(Clone, Debug, Default, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub(super) struct WaitQuery {
     /// Wait so long for the answer, such as `30s`.
@@ -399,8 +402,8 @@ pub(super) async fn get(
 }
 
 /// What the journal still holds about a request.
-#[derive(Clone, Debug, Serialize, ToSchema)]
-pub(super) struct Timeline {
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub(crate) struct Timeline {
     /// What happened, oldest first.
     pub entries: Vec<WireEntry>,
 }
@@ -420,9 +423,10 @@ pub(super) async fn timeline(State(api): State<Api>, Path(id): Path<String>) -> 
 }
 
 /// Which requests.
-#[derive(Clone, Debug, Default, Deserialize, IntoParams)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
-pub(super) struct ListQuery {
+pub(crate) struct ListQuery {
     /// Only of this route.
     pub route: Option<String>,
     /// Only in this state; several with commas.
@@ -478,7 +482,7 @@ pub(super) async fn list(
 }
 
 /// The bytes that an id begins with.
-fn prefix(text: &str) -> Result<Vec<u8>, Problem> {
+pub(super) fn prefix(text: &str) -> Result<Vec<u8>, Problem> {
     let bad = || Problem::unprocessable(format!("{text:?} is no even number of hexadecimal digits, 64 at the most"));
     let digits = text.strip_prefix("0x").unwrap_or(text);
     if digits.len() > 64 || !digits.len().is_multiple_of(2) || !digits.is_ascii() {
@@ -489,8 +493,8 @@ fn prefix(text: &str) -> Result<Vec<u8>, Problem> {
 }
 
 /// What a person did to a request.
-#[derive(Clone, Debug, Serialize, ToSchema)]
-pub(super) struct Mended {
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub(crate) struct Mended {
     /// Where it is now.
     pub state: views::State,
 }

@@ -1,4 +1,6 @@
-//! What is shown of the store, in the words of the wire.
+//! What is shown of the store, in the words of the wire; read back by the command.
+
+use std::borrow::Cow;
 
 use roundtrip::inbox::{End, Standing, StateKind};
 use roundtrip::sender::{LaneStatus, ParcelStage};
@@ -16,7 +18,7 @@ use super::body::{WireEncoding, shown};
 /// Where a request is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum State {
+pub(crate) enum State {
     /// Not yet due, or not yet final enough.
     Held,
     /// Ready for a worker.
@@ -79,15 +81,15 @@ impl From<End> for State {
 
 impl State {
     /// The state of live requests that this is, if it is one.
-    pub(super) fn live(self) -> Option<StateKind> {
+    pub(crate) fn live(self) -> Option<StateKind> {
         StateKind::LIVE.into_iter().find(|kind| State::from(*kind) == self)
     }
 }
 
 /// Finality of a request's origin.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum WireStanding {
+pub(crate) enum WireStanding {
     /// It is there, and may still go.
     Seen,
     /// It stays.
@@ -107,23 +109,23 @@ impl From<Standing> for WireStanding {
 }
 
 /// What went wrong.
-#[derive(Clone, Debug, Serialize, ToSchema)]
-pub(super) struct WireError {
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub(crate) struct WireError {
     /// `transport`, `retryable`, `fatal` or `crash`.
-    pub class: &'static str,
+    pub class: Cow<'static, str>,
     /// In words.
     pub text: String,
 }
 
 impl From<&ErrorNote> for WireError {
     fn from(note: &ErrorNote) -> WireError {
-        WireError { class: note.class.word(), text: note.text.to_string() }
+        WireError { class: note.class.word().into(), text: note.text.to_string() }
     }
 }
 
 /// A request.
-#[derive(Clone, Debug, Serialize, ToSchema)]
-pub(super) struct WireRequest {
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub(crate) struct WireRequest {
     /// Its id.
     pub id: String,
     /// Where it is, or how it ended.
@@ -148,6 +150,9 @@ pub(super) struct WireRequest {
     /// When it ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ended_at_ms: Option<u64>,
+    /// When it became a dead letter.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub died_at_ms: Option<u64>,
     /// Not to be worked on before.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub due: Option<WireMoment>,
@@ -189,9 +194,9 @@ pub(super) struct WireRequest {
 }
 
 /// When something is due: by the clock, or by a chain's.
-#[derive(Clone, Debug, Serialize, ToSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(untagged)]
-pub(super) enum WireMoment {
+pub(crate) enum WireMoment {
     /// At this time, in milliseconds since 1970.
     At {
         /// The time.
@@ -244,10 +249,11 @@ impl From<ReceiptView> for WireRequest {
 impl From<RequestView> for WireRequest {
     fn from(view: RequestView) -> WireRequest {
         let state = view.phase.kind().into();
-        let (mut worker, mut slot) = (None, None);
+        let (mut worker, mut slot, mut died_at_ms) = (None, None, None);
         match &view.phase {
             Phase::Leased { worker: name, .. } => worker = Some(name.to_string()),
             Phase::Assigned { lane, nonce, .. } => slot = Some((lane.to_string(), nonce.0)),
+            Phase::Dead { at, .. } => died_at_ms = Some(at.0),
             _ => {}
         }
         let (lane, nonce) = slot.unzip();
@@ -257,6 +263,7 @@ impl From<RequestView> for WireRequest {
             revision: Some(view.revision),
             standing: Some(view.standing.into()),
             admitted_at_ms: Some(view.admitted_at.0),
+            died_at_ms,
             due: view.due.as_ref().map(WireMoment::from),
             deadline: view.deadline.as_ref().map(WireMoment::from),
             attempts: Some(view.attempts),
@@ -282,6 +289,7 @@ impl WireRequest {
             standing: None,
             admitted_at_ms: None,
             ended_at_ms: None,
+            died_at_ms: None,
             due: None,
             deadline: None,
             attempts: None,
@@ -305,8 +313,8 @@ impl WireRequest {
 }
 
 /// A page of requests.
-#[derive(Clone, Debug, Serialize, ToSchema)]
-pub(super) struct WirePage {
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub(crate) struct WirePage {
     /// The requests, oldest first. There may be fewer than were asked for, even none, and still a next page.
     pub requests: Vec<WireRequest>,
     /// What to give as `after` for the next page; none at the end.
@@ -315,8 +323,8 @@ pub(super) struct WirePage {
 }
 
 /// How many requests of a route are in a state.
-#[derive(Clone, Debug, Serialize, ToSchema)]
-pub(super) struct WireCount {
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub(crate) struct WireCount {
     /// Which route.
     pub route: String,
     /// Which state.
@@ -335,8 +343,8 @@ impl From<Count> for WireCount {
 }
 
 /// A route.
-#[derive(Clone, Debug, Serialize, ToSchema)]
-pub(super) struct WireRoute {
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub(crate) struct WireRoute {
     /// Its name.
     pub name: String,
     /// Whether it hands out nothing.
@@ -366,14 +374,14 @@ impl From<RouteView> for WireRoute {
 }
 
 /// A lane.
-#[derive(Clone, Debug, Serialize, ToSchema)]
-pub(super) struct WireLane {
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub(crate) struct WireLane {
     /// Its name.
     pub name: String,
     /// Whose answers it carries.
     pub destination: String,
     /// `active`, `paused`, `quarantined`, `unfunded` or `stopped`.
-    pub status: &'static str,
+    pub status: Cow<'static, str>,
     /// Why, if it is paused or unfunded.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
@@ -389,7 +397,7 @@ pub(super) struct WireLane {
     /// How many parcels are not final.
     pub under_way: usize,
     /// The parcels, by slot; not in lists.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub parcels: Vec<WireParcel>,
 }
 
@@ -399,7 +407,7 @@ impl From<LaneView> for WireLane {
         WireLane {
             name: view.name.to_string(),
             destination: view.destination.to_string(),
-            status,
+            status: status.into(),
             reason,
             until_ms,
             window: view.window,
@@ -422,12 +430,12 @@ fn status_of(status: &LaneStatus) -> (&'static str, Option<String>, Option<u64>)
 }
 
 /// What a slot carries.
-#[derive(Clone, Debug, Serialize, ToSchema)]
-pub(super) struct WireParcel {
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub(crate) struct WireParcel {
     /// Which slot.
     pub nonce: u64,
     /// `assigned`, `included` or `confirmed`.
-    pub stage: &'static str,
+    pub stage: Cow<'static, str>,
     /// The requests whose answers it carries.
     pub requests: Vec<String>,
     /// The hashes of its signed attempts, oldest first.
@@ -445,7 +453,7 @@ impl From<&ParcelView> for WireParcel {
         };
         WireParcel {
             nonce: view.nonce.0,
-            stage,
+            stage: stage.into(),
             requests: view.deliveries.iter().map(ToString::to_string).collect(),
             attempts: view.attempts.iter().map(|attempt| format!("0x{}", attempt.hash)).collect(),
             cancelled: view.cancel.is_some(),
@@ -454,8 +462,8 @@ impl From<&ParcelView> for WireParcel {
 }
 
 /// An origin of requests, such as a chain, and its clock.
-#[derive(Clone, Debug, Serialize, ToSchema)]
-pub(super) struct WireOrigin {
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub(crate) struct WireOrigin {
     /// Its name.
     pub name: String,
     /// Its newest block.
@@ -477,14 +485,14 @@ impl From<OriginView> for WireOrigin {
 }
 
 /// A change.
-#[derive(Clone, Debug, Serialize, ToSchema)]
-pub(super) struct WireEntry {
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub(crate) struct WireEntry {
     /// Its place in the journal.
     pub position: u64,
     /// When, in milliseconds since 1970.
     pub at_ms: u64,
     /// What happened, such as `admitted`, `leased`, `answered`, `ended`.
-    pub event: &'static str,
+    pub event: Cow<'static, str>,
     /// To which request.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub request: Option<String>,
@@ -516,10 +524,10 @@ impl From<Entry> for WireEntry {
         };
         let at_ms = entry.at.0;
         let position = entry.position;
-        let bare = |event| WireEntry {
+        let bare = |event: &'static str| WireEntry {
             position,
             at_ms,
-            event,
+            event: event.into(),
             request: request.clone(),
             route: route.clone(),
             lane: lane.clone(),
@@ -527,7 +535,7 @@ impl From<Entry> for WireEntry {
             transaction: None,
             detail: group.clone(),
         };
-        let detailed = |event, detail: String| WireEntry { detail: Some(detail), ..bare(event) };
+        let detailed = |event: &'static str, detail: String| WireEntry { detail: Some(detail), ..bare(event) };
         let hash = |hash: &roundtrip::words::AttemptHash| Some(format!("0x{hash}"));
         match entry.event {
             Event::Admitted { route, generation } => {

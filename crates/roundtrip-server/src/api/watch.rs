@@ -22,6 +22,7 @@ use super::auth::Caller;
 use super::body::Whole;
 use super::problem::Problem;
 use super::views::{WireCount, WireEntry, WireLane, WireOrigin, WireRoute};
+use crate::doctor::{self, Finding};
 
 /// Updates in one read.
 const PAGE: usize = 256;
@@ -31,8 +32,8 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 const ALIVE_EVERY: Duration = Duration::from_secs(15);
 
 /// Counts of live requests.
-#[derive(Clone, Debug, Serialize, ToSchema)]
-pub(super) struct Counts {
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub(crate) struct Counts {
     /// Of each route and state that has any.
     pub counts: Vec<WireCount>,
 }
@@ -51,8 +52,8 @@ pub(super) async fn counts(State(api): State<Api>) -> Result<Json<Counts>, Probl
 }
 
 /// All routes.
-#[derive(Clone, Debug, Serialize, ToSchema)]
-pub(super) struct Routes {
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub(crate) struct Routes {
     /// By name.
     pub routes: Vec<WireRoute>,
 }
@@ -71,8 +72,8 @@ pub(super) async fn routes(State(api): State<Api>) -> Result<Json<Routes>, Probl
 }
 
 /// All lanes.
-#[derive(Clone, Debug, Serialize, ToSchema)]
-pub(super) struct Lanes {
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub(crate) struct Lanes {
     /// By name, without their parcels.
     pub lanes: Vec<WireLane>,
 }
@@ -104,8 +105,8 @@ pub(super) async fn lane(State(api): State<Api>, Path(lane): Path<String>) -> Re
 }
 
 /// All origins.
-#[derive(Clone, Debug, Serialize, ToSchema)]
-pub(super) struct Origins {
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub(crate) struct Origins {
     /// By name.
     pub origins: Vec<WireOrigin>,
 }
@@ -135,8 +136,30 @@ pub(super) async fn metrics(State(api): State<Api>) -> Response {
     api.telemetry.scrape().await
 }
 
+/// What a look at everything came to.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub(crate) struct Diagnosis {
+    /// Worst first.
+    pub findings: Vec<Finding>,
+}
+
+/// Whether all is well with the store, its server, routes, lanes, listeners, nodes and accounts; and
+/// what to do about what is not.
+#[utoipa::path(
+    get, path = "/v1/doctor", tag = "watch",
+    responses(
+        (status = 200, description = "What was found.", body = Diagnosis),
+        Problem,
+    ),
+)]
+pub(super) async fn doctor(State(api): State<Api>) -> Result<Json<Diagnosis>, Problem> {
+    let listeners = api.listeners().await?;
+    Ok(Json(Diagnosis { findings: doctor::examine(&*api.store, listeners, &api.premises.outside).await }))
+}
+
 /// Which updates.
 #[derive(Clone, Debug, Default, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub(super) struct UpdatesQuery {
     /// From this place of the journal on; from now on if absent. `Last-Event-ID` goes before it.
@@ -241,7 +264,7 @@ impl Reader {
             self.from = entry.position + 1;
             let entry = WireEntry::from(entry);
             if self.query.wants(&entry) {
-                let event = Event::default().id(entry.position.to_string()).event(entry.event);
+                let event = Event::default().id(entry.position.to_string()).event(&*entry.event);
                 self.ready.extend(event.json_data(&entry));
             }
         }

@@ -263,6 +263,21 @@ fn own_name(name: &str) -> Result<HolderName, ParseError> {
 }
 
 impl Transactions {
+    /// On which chain.
+    pub(crate) fn chain_name(&self) -> &str {
+        &self.chain
+    }
+
+    /// The lanes, and who signs for each.
+    pub(crate) fn accounts(&self) -> impl Iterator<Item = (&String, &SignerSource)> {
+        self.lanes.iter().map(|(lane, signer)| (lane, signer))
+    }
+
+    /// A balance below this, in wei, is told.
+    pub(crate) fn balance_min(&self) -> u128 {
+        self.options.balance_min
+    }
+
     fn chain(&self, chain: &ChainConfig, signers: BTreeMap<LaneName, LaneSigner>) -> Result<EvmChain, anyhow::Error> {
         let mut nodes = nodes(chain)?.into_iter();
         let first = nodes.next().ok_or_else(|| anyhow::anyhow!("a chain without a node"))?;

@@ -116,7 +116,7 @@ async fn a_token_of_the_command_opens_the_door() {
     let program = Program::start_with(folder.path(), CONFIG, &[("API_SECRET", SECRET)]);
     assert_eq!(program.get("/v1/counts").await.0, StatusCode::UNAUTHORIZED);
     let token = std::process::Command::new(super::program::PROGRAM)
-        .args(["token", "--roles", "viewer", "--name", "me"])
+        .args(["token", "create", "--role", "viewer", "--name", "me"])
         .current_dir(folder.path())
         .env("API_SECRET", SECRET)
         .output()

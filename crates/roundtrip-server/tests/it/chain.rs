@@ -24,7 +24,7 @@ const LANES: [usize; 2] = [8, 9];
 pub(crate) struct Site {
     pub(crate) node: Node,
     board: Address,
-    keys: Vec<(&'static str, String)>,
+    pub(crate) keys: Vec<(&'static str, String)>,
 }
 
 impl Site {
@@ -94,7 +94,7 @@ timeout = "2s"
     }
 
     /// Waits until every request has its answer, once.
-    async fn settled(&self, payloads: &[Bytes]) {
+    pub(crate) async fn settled(&self, payloads: &[Bytes]) {
         let wanted = format!("settled {}, lost 0, doubled 0", payloads.len());
         let mut last = String::new();
         for _ in 0..600 {
@@ -117,7 +117,7 @@ fn payloads() -> Vec<Bytes> {
 }
 
 /// A worker as anybody could write it: pulls, answers, and comes again whatever happens.
-async fn work(api: watch::Receiver<String>) {
+pub(crate) async fn work(api: watch::Receiver<String>) {
     let client = roundtrip_evm::rpc::web_client(Duration::from_secs(10)).unwrap();
     let post = async |path: &str, body: Value| -> Option<Value> {
         let url = format!("{}{path}", *api.borrow());

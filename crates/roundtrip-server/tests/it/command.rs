@@ -136,6 +136,14 @@ fn the_reference_is_what_the_code_says() {
 }
 
 #[test]
+fn the_reference_of_the_command_is_what_it_takes() {
+    let folder = tempfile::tempdir().unwrap();
+    let made = String::from_utf8(roundtrip(folder.path(), &["reference", "--cli"]).stdout).unwrap();
+    let kept = include_str!("../../../../docs/cli.md");
+    assert_eq!(made, kept, "run `cargo run -p roundtrip-server -- reference --cli > docs/cli.md`");
+}
+
+#[test]
 fn the_schema_is_what_the_code_says() {
     let folder = tempfile::tempdir().unwrap();
     let made = String::from_utf8(roundtrip(folder.path(), &["schema"]).stdout).unwrap();

@@ -3,7 +3,9 @@
 
 mod auth;
 mod chain;
+mod cli;
 mod command;
+mod dead;
 mod fuzz;
 mod metrics;
 mod program;

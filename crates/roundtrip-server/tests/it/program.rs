@@ -132,6 +132,17 @@ impl Program {
         results["jobs"][0]["result"].as_str().unwrap().to_owned()
     }
 
+    /// Makes a dead letter that died of this; its id.
+    pub(crate) async fn dead_letter(&self, route: &str, error: &str) -> String {
+        self.post(&format!("/v1/routes/{route}/requests"), &serde_json::json!({"of": error})).await;
+        let job = self.lease(route).await;
+        let failed =
+            serde_json::json!({"jobs": [{"id": job["id"], "token": job["token"], "error": error, "then": "dead"}]});
+        let (_, results) = self.post("/v1/work/fail", &failed).await;
+        assert_eq!(results["jobs"][0]["state"], "dead", "{results}");
+        job["id"].as_str().unwrap().to_owned()
+    }
+
     /// Asks it to stop, and waits until it has, well; all that it said.
     pub(crate) fn stop(mut self) -> String {
         let asked = Command::new("kill").arg("-TERM").arg(self.child.id().to_string()).status().unwrap();

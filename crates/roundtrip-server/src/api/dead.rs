@@ -1,0 +1,332 @@
+//! Dead letters together: what they died of, and many of them mended in one go.
+//!
+//! ```text
+//!   filter ──▶ GET: how many, of which causes, up to which place ──▶ POST retry or drop, page by page
+//! ```
+//!
+//! Failure modes: a call that was cut off has done some pages; the same call does the rest, and
+//! what is no dead letter any longer is passed over.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use axum::extract::rejection::{JsonRejection, PathRejection, QueryRejection};
+use axum::extract::{Path, Query, State};
+use axum::{Extension, Json};
+use roundtrip::inbox::StateKind;
+use roundtrip::store::ReadExt;
+use roundtrip::store::op::{Mend, Op, Remedy};
+use roundtrip::store::query::{ListFilter, RequestView};
+use roundtrip::words::{PAGE_MAX, RouteName, Seq, UnixMs};
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+
+use super::Api;
+use super::auth::Caller;
+use super::body::Whole;
+use super::problem::Problem;
+use super::requests::prefix;
+use super::views::WireError;
+
+/// Most pages that one look reads.
+const PAGES_MAX: usize = 50;
+/// Most causes that are told apart in one answer.
+const CAUSES_MAX: usize = 100;
+/// Longest cause, in characters.
+const CAUSE_CHARS_MAX: usize = 200;
+/// From how many hexadecimal digits on a word is an id or a hash.
+const HASH_DIGITS_MIN: usize = 16;
+
+/// Which dead letters.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, IntoParams, ToSchema)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct DeadFilter {
+    /// Only of this route.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub route: Option<String>,
+    /// Only of this cause, as a look at them names it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cause: Option<String>,
+    /// Only those whose error contains this text.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    /// Only those that came in at this time or later, in milliseconds since 1970.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub from_ms: Option<Whole>,
+    /// Only those that came in before this time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub to_ms: Option<Whole>,
+    /// Only ids that begin with these hexadecimal digits; an even number of them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub id_prefix: Option<String>,
+    /// Only those up to this place in the order of admission: what an earlier look has shown.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub up_to: Option<Whole>,
+}
+
+/// Dead letters, by what they died of.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub(crate) struct DeadPreview {
+    /// How many there are.
+    pub total: u64,
+    /// The causes, most frequent first.
+    pub causes: Vec<WireCause>,
+    /// How many have a cause that is not among these.
+    pub others: u64,
+    /// The place of the last of them in the order of admission.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub up_to: Option<u64>,
+    /// Whether there are more than were looked at.
+    pub more: bool,
+}
+
+/// What dead letters of a route died of. Numbers and hashes are left out of it, so that what
+/// differs in nothing else is one.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub(crate) struct WireCause {
+    /// Which route.
+    pub route: String,
+    /// `transport`, `retryable`, `fatal` or `crash`.
+    pub class: Cow<'static, str>,
+    /// The cause.
+    pub cause: String,
+    /// How many.
+    pub requests: u64,
+    /// When the oldest of them came in, in milliseconds since 1970.
+    pub oldest_at_ms: u64,
+    /// When the newest did.
+    pub newest_at_ms: u64,
+    /// One of them.
+    pub example: String,
+    /// What is said of that one.
+    pub text: String,
+}
+
+/// What is done with many dead letters.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct DeadCall {
+    /// With which.
+    pub filter: DeadFilter,
+    /// With all, where the filter names nothing.
+    pub all: bool,
+    /// What the call before said is next.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub after: Option<Whole>,
+    /// With so many at the most, in this call; 1000 if nothing is said.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit: Option<usize>,
+}
+
+/// What became of them.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub(crate) struct DeadMended {
+    /// With how many it is done.
+    pub done: u64,
+    /// How many were no dead letters any longer.
+    pub passed_over: u64,
+    /// What to give as `after` in the next call; none when all is done.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub next: Option<u64>,
+}
+
+impl DeadFilter {
+    /// Whether it names anything that dead letters have in common.
+    fn is_open(&self) -> bool {
+        DeadFilter { up_to: None, ..self.clone() } == DeadFilter::default()
+    }
+
+    fn list(&self, after: Option<Seq>, limit: usize) -> Result<ListFilter, Problem> {
+        Ok(ListFilter {
+            route: self.route.as_deref().map(RouteName::new).transpose()?,
+            states: vec![StateKind::Dead],
+            from: self.from_ms.map(|Whole(ms)| UnixMs(ms)),
+            to: self.to_ms.map(|Whole(ms)| UnixMs(ms)),
+            id_prefix: self.id_prefix.as_deref().map(prefix).transpose()?.unwrap_or_default(),
+            error_text: self.error.clone(),
+            after,
+            limit,
+        })
+    }
+
+    /// Whether a letter is one of them, as far as a list cannot tell.
+    fn fits(&self, letter: &RequestView) -> bool {
+        self.up_to.is_none_or(|up_to| letter.seq.0 <= up_to.0)
+            && self.cause.as_ref().is_none_or(|cause| *cause == cause_of(error_text(letter)))
+    }
+
+    /// Whether no letter from this place on is one of them.
+    fn ends_before(&self, place: Seq) -> bool {
+        self.up_to.is_some_and(|up_to| place.0 >= up_to.0)
+    }
+}
+
+fn error_text(letter: &RequestView) -> &str {
+    letter.error.as_ref().map_or("", |error| &error.text)
+}
+
+/// An error without what differs from one request to the next: numbers, ids and hashes.
+fn cause_of(text: &str) -> String {
+    let mut cause = String::new();
+    for (place, word) in text.split_inclusive(|c: char| !c.is_ascii_alphanumeric()).enumerate() {
+        let (word, end) = match word.char_indices().next_back() {
+            Some((at, last)) if !last.is_ascii_alphanumeric() => word.split_at(at),
+            _ => (word, ""),
+        };
+        let digits = word.strip_prefix("0x").unwrap_or(word);
+        let is_hex = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let is_number = !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_digit());
+        match () {
+            () if is_number || is_hex && (digits.len() < word.len() || digits.len() >= HASH_DIGITS_MIN) => {
+                cause.push('…');
+            }
+            () => cause.push_str(word),
+        }
+        cause.push_str(end);
+        // Every word takes at least one character.
+        if place >= CAUSE_CHARS_MAX {
+            break;
+        }
+    }
+    cause.chars().take(CAUSE_CHARS_MAX).collect()
+}
+
+/// Letters by route and cause, as they pass in the order of admission.
+#[derive(Default)]
+struct Causes(BTreeMap<(String, String), WireCause>);
+
+impl Causes {
+    fn see(&mut self, letter: &RequestView) {
+        let (route, cause) = (letter.route.to_string(), cause_of(error_text(letter)));
+        let at = letter.admitted_at.0;
+        let WireError { class, text } = match &letter.error {
+            Some(error) => error.into(),
+            None => WireError { class: "fatal".into(), text: String::new() },
+        };
+        let first = || WireCause {
+            route: route.clone(),
+            class,
+            cause: cause.clone(),
+            requests: 0,
+            oldest_at_ms: at,
+            newest_at_ms: at,
+            example: letter.id.to_string(),
+            text,
+        };
+        let seen = self.0.entry((route.clone(), cause.clone())).or_insert_with(first);
+        seen.requests += 1;
+        (seen.oldest_at_ms, seen.newest_at_ms) = (seen.oldest_at_ms.min(at), seen.newest_at_ms.max(at));
+    }
+
+    /// The most frequent ones, and how many letters have others.
+    fn most(self) -> (Vec<WireCause>, u64) {
+        let mut causes: Vec<WireCause> = self.0.into_values().collect();
+        causes.sort_by_key(|cause| std::cmp::Reverse(cause.requests));
+        let others = causes.iter().skip(CAUSES_MAX).map(|cause| cause.requests).sum();
+        causes.truncate(CAUSES_MAX);
+        (causes, others)
+    }
+}
+
+/// How many dead letters there are, and what they died of.
+#[utoipa::path(
+    get, path = "/v1/dead", tag = "watch", params(DeadFilter),
+    responses(
+        (status = 200, description = "The causes.", body = DeadPreview),
+        Problem,
+    ),
+)]
+pub(super) async fn dead(
+    State(api): State<Api>,
+    query: Result<Query<DeadFilter>, QueryRejection>,
+) -> Result<Json<DeadPreview>, Problem> {
+    let Query(filter) = query?;
+    let (mut causes, mut total, mut up_to, mut after) = (Causes::default(), 0, None, None);
+    for _ in 0..PAGES_MAX {
+        let page = api.store.list(filter.list(after, PAGE_MAX)?).await?;
+        for letter in page.requests.iter().filter(|letter| filter.fits(letter)) {
+            causes.see(letter);
+            (total, up_to) = (total + 1, Some(letter.seq.0));
+        }
+        after = page.next.filter(|next| !filter.ends_before(*next));
+        if after.is_none() {
+            break;
+        }
+    }
+    let (causes, others) = causes.most();
+    Ok(Json(DeadPreview { total, causes, others, up_to, more: after.is_some() }))
+}
+
+/// What is done to dead letters.
+#[derive(Clone, Copy, Debug, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum DeadRemedy {
+    /// They are worked on again, from their first attempt.
+    Retry,
+    /// They end for good.
+    Drop,
+}
+
+/// Retries or drops many dead letters, a page of them in a call: go on with `after` until there is
+/// no `next`. A filter that names nothing needs `all`.
+#[utoipa::path(
+    post, path = "/v1/dead/{remedy}", tag = "operations",
+    params(("remedy" = inline(DeadRemedy), Path, description = "What is done.")),
+    request_body = DeadCall,
+    responses(
+        (status = 200, description = "A page is done.", body = DeadMended),
+        Problem,
+    ),
+)]
+pub(super) async fn mend_dead(
+    State(api): State<Api>,
+    remedy: Result<Path<DeadRemedy>, PathRejection>,
+    Extension(caller): Extension<Caller>,
+    call: Result<Json<DeadCall>, JsonRejection>,
+) -> Result<Json<DeadMended>, Problem> {
+    let (Path(remedy), Json(DeadCall { filter, all, after, limit })) = (remedy?, call?);
+    let (what, called) = match remedy {
+        DeadRemedy::Retry => (Remedy::Retry, "retry"),
+        DeadRemedy::Drop => (Remedy::Drop, "drop"),
+    };
+    if filter.is_open() && !all {
+        return Err(Problem::unprocessable("the filter names nothing: narrow it, or say `all`"));
+    }
+    let limit = limit.unwrap_or(PAGE_MAX).clamp(1, PAGE_MAX);
+    let page = api.store.list(filter.list(after.map(|Whole(after)| Seq(after)), limit)?).await?;
+    let letters = page.requests.iter().filter(|letter| filter.fits(letter));
+    let mends: Vec<Op> = letters.map(|letter| Op::Mend(Mend { id: letter.id, remedy: what })).collect();
+    let asked = mends.len() as u64;
+    let outcomes = if mends.is_empty() { Vec::new() } else { api.store.apply(mends).await? };
+    let done = outcomes.iter().filter(|outcome| outcome.holds()).count() as u64;
+    super::audit(&caller, called, &format!("{done} dead letters"));
+    let next = page.next.filter(|next| !filter.ends_before(*next)).map(|next| next.0);
+    Ok(Json(DeadMended { done, passed_over: asked - done, next }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_differs_in_numbers_alone_is_one_cause() {
+        let check = |text: &str, cause: &str| assert_eq!(cause_of(text), cause);
+        check("", "");
+        check("no route to host", "no route to host");
+        check("HTTP 503 after 12 ms", "HTTP … after … ms");
+        check("revert of 0x1a2b at block 7: AlreadyAnswered(42)", "revert of … at block …: AlreadyAnswered(…)");
+        check("request 00ff00ff00ff00ff00ff is gone", "request … is gone");
+        check("ein Fehler über 7 €", "ein Fehler über … €");
+        check("v2 has no field add", "v2 has no field add");
+        assert_eq!(cause_of(&"ab ".repeat(1000)).chars().count(), CAUSE_CHARS_MAX);
+    }
+
+    #[test]
+    fn a_filter_is_open_unless_it_names_what_letters_have_in_common() {
+        assert!(
+            DeadFilter::default().is_open() && DeadFilter { up_to: Some(Whole(7)), ..DeadFilter::default() }.is_open()
+        );
+        assert!(!DeadFilter { route: Some("a".to_owned()), ..DeadFilter::default() }.is_open());
+    }
+}

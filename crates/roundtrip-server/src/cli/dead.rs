@@ -1,0 +1,176 @@
+//! Dead letters: what they died of, and many of them retried or dropped, after a preview.
+
+use anyhow::ensure;
+use clap::{Args, Subcommand};
+use serde::Serialize;
+
+use super::desk::{Desk, at};
+use super::given::Reach;
+use super::requests::Filter;
+use super::show::{self, Table, ago, line, now_ms, short};
+use crate::api::Whole;
+use crate::api::dead::{DeadCall, DeadFilter, DeadMended, DeadPreview};
+
+/// What is done to dead letters.
+#[derive(Subcommand)]
+pub(super) enum Dead {
+    /// Lists what dead letters died of. The letters themselves: `roundtrip requests list --state dead`.
+    List {
+        #[command(flatten)]
+        which: Which,
+        #[command(flatten)]
+        reach: Reach,
+    },
+    /// Has them worked on again, from their first attempt; without --yes, only says which.
+    Retry(Mending),
+    /// Ends them for good; without --yes, only says which.
+    Drop(Mending),
+}
+
+/// Which dead letters.
+#[derive(Args)]
+pub(super) struct Which {
+    #[command(flatten)]
+    filter: Filter,
+    /// Only of this cause, as `roundtrip dead list` shows it.
+    #[arg(long)]
+    cause: Option<String>,
+}
+
+/// Dead letters that are mended.
+#[derive(Args)]
+pub(super) struct Mending {
+    #[command(flatten)]
+    which: Which,
+    /// All of them, where nothing else says which.
+    #[arg(long)]
+    all: bool,
+    /// Does it.
+    #[arg(long)]
+    yes: bool,
+    #[command(flatten)]
+    reach: Reach,
+}
+
+/// What a bulk command comes to.
+#[derive(Serialize)]
+struct Mended {
+    /// `retry` or `drop`.
+    remedy: &'static str,
+    /// Whether it was done; else only said.
+    done: bool,
+    /// With how many.
+    requests: u64,
+    /// How many were no dead letters any longer.
+    passed_over: u64,
+    /// What they died of.
+    preview: DeadPreview,
+}
+
+impl Which {
+    fn wire(&self) -> DeadFilter {
+        let Filter { route, since, until, error, prefix } = self.filter.clone();
+        let (from_ms, to_ms, id_prefix) = (since.map(Whole), until.map(Whole), prefix);
+        DeadFilter { route, cause: self.cause.clone(), error, from_ms, to_ms, id_prefix, up_to: None }
+    }
+}
+
+impl Dead {
+    pub(super) async fn act(self) -> anyhow::Result<()> {
+        match self {
+            Dead::List { which, reach } => {
+                let found = at(&reach, async |desk| desk.find("/v1/dead", &which.wire()).await).await?;
+                show::print(reach.json, &found, causes)
+            }
+            Dead::Retry(mending) => mending.act("retry").await,
+            Dead::Drop(mending) => mending.act("drop").await,
+        }
+    }
+}
+
+impl Mending {
+    async fn act(self, remedy: &'static str) -> anyhow::Result<()> {
+        let filter = self.which.wire();
+        ensure!(
+            self.all || filter != DeadFilter::default(),
+            "nothing says which dead letters: narrow them (--route, --cause, --error, --since, --until, --prefix), or say --all"
+        );
+        let mended = at(&self.reach, async |desk| {
+            let preview: DeadPreview = desk.find("/v1/dead", &filter).await?;
+            let (requests, passed_over) = match self.yes {
+                true => mend(desk, remedy, &filter, self.all, &preview).await?,
+                false => (preview.total, 0),
+            };
+            Ok(Mended { remedy, done: self.yes, requests, passed_over, preview })
+        })
+        .await?;
+        show::print(self.reach.json, &mended, told)
+    }
+}
+
+/// Does it to what the preview has shown, page by page.
+async fn mend(
+    desk: &Desk,
+    remedy: &str,
+    filter: &DeadFilter,
+    all: bool,
+    preview: &DeadPreview,
+) -> anyhow::Result<(u64, u64)> {
+    if preview.total == 0 {
+        return Ok((0, 0));
+    }
+    let up_to = if preview.more { None } else { preview.up_to.map(Whole) };
+    let filter = DeadFilter { up_to, ..filter.clone() };
+    let mut call = DeadCall { filter, all, ..DeadCall::default() };
+    let bar = show::bar((!preview.more).then_some(preview.total), remedy);
+    let (mut done, mut passed_over) = (0, 0);
+    loop {
+        let page: DeadMended = desk.post(&format!("/v1/dead/{remedy}"), &call).await?;
+        (done, passed_over) = (done + page.done, passed_over + page.passed_over);
+        bar.set_position(done + passed_over);
+        match page.next {
+            Some(next) => call.after = Some(Whole(next)),
+            None => break,
+        }
+    }
+    bar.finish_and_clear();
+    Ok((done, passed_over))
+}
+
+fn causes(found: &DeadPreview) -> String {
+    if found.total == 0 {
+        return "no dead letter is like this\n".to_owned();
+    }
+    let (now, mut table) = (now_ms(), Table::of(&["requests", "route", "class", "oldest", "example", "cause"]));
+    for cause in &found.causes {
+        table.row([
+            cause.requests.to_string(),
+            cause.route.clone(),
+            cause.class.to_string(),
+            ago(cause.oldest_at_ms, now),
+            short(&cause.example),
+            line(&cause.cause),
+        ]);
+    }
+    let others = if found.others > 0 { format!("and {} of other causes\n", found.others) } else { String::new() };
+    let more = if found.more { "and more than were looked at\n" } else { "" };
+    format!("{table}{others}{more}")
+}
+
+fn told(mended: &Mended) -> String {
+    let at_least = if mended.preview.more && !mended.done { "at least " } else { "" };
+    let letters = match mended.requests {
+        1 => "1 dead letter".to_owned(),
+        count => format!("{at_least}{count} dead letters"),
+    };
+    let (remedy, causes) = (mended.remedy, causes(&mended.preview));
+    let past = if remedy == "drop" { "dropped" } else { "retried" };
+    match (mended.done, mended.preview.total) {
+        (_, 0) => causes,
+        (false, _) => format!("{causes}{letters} would be {past}: say --yes to do it\n"),
+        (true, _) if mended.passed_over > 0 => {
+            format!("{letters} {past}; {} were none any longer\n", mended.passed_over)
+        }
+        (true, _) => format!("{letters} {past}\n"),
+    }
+}

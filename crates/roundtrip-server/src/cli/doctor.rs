@@ -1,0 +1,49 @@
+//! Whether all is well.
+
+use std::fmt::Write;
+use std::process::ExitCode;
+
+use super::desk::at;
+use super::given::Reach;
+use super::show;
+use crate::api::watch::Diagnosis;
+use crate::doctor::Level;
+
+/// The exit code where somebody should look.
+const LOOK: u8 = 3;
+/// The exit code where something is bad.
+const BAD: u8 = 4;
+
+/// Looks, and says what was found.
+pub(super) async fn examine(reach: &Reach) -> anyhow::Result<ExitCode> {
+    let found: Diagnosis = at(reach, async |desk| desk.get("/v1/doctor").await).await?;
+    show::print(reach.json, &found, told)?;
+    let worst = found.findings.iter().map(|finding| finding.level).max().unwrap_or(Level::Well);
+    Ok(match worst {
+        Level::Well => ExitCode::SUCCESS,
+        Level::Look => ExitCode::from(LOOK),
+        Level::Bad => ExitCode::from(BAD),
+    })
+}
+
+fn told(found: &Diagnosis) -> String {
+    let mut text = String::new();
+    for finding in &found.findings {
+        let level = match finding.level {
+            Level::Well => "well",
+            Level::Look => "LOOK",
+            Level::Bad => "BAD ",
+        };
+        let _ = writeln!(text, "{level}  {}: {}", finding.about, finding.found);
+        if let Some(to_do) = &finding.to_do {
+            let _ = writeln!(text, "      → {to_do}");
+        }
+    }
+    let count = |level| found.findings.iter().filter(|finding| finding.level == level).count();
+    let (bad, look) = (count(Level::Bad), count(Level::Look));
+    let _ = match (bad, look) {
+        (0, 0) => writeln!(text, "all is well"),
+        _ => writeln!(text, "{bad} bad, {look} to look at"),
+    };
+    text
+}

@@ -1,0 +1,122 @@
+//! Everything at a glance, as it changes.
+
+use std::io::{IsTerminal, Write};
+use std::time::Duration;
+
+use anyhow::ensure;
+use crossterm::event::{Event, KeyCode, KeyModifiers};
+use crossterm::{cursor, event, execute, queue, style, terminal};
+use serde::Serialize;
+
+use super::desk::{Desk, at};
+use super::given::Reach;
+use super::routes::Filled;
+use super::show::{now_ms, time};
+use super::{lanes, listeners, routes, show};
+use crate::api::listeners::Listeners;
+use crate::api::views::WireLane;
+use crate::api::watch::Lanes;
+
+/// What is shown.
+#[derive(Serialize)]
+struct View {
+    at_ms: u64,
+    place: String,
+    routes: Vec<Filled>,
+    lanes: Vec<WireLane>,
+    listeners: Listeners,
+}
+
+impl View {
+    async fn of(desk: &Desk) -> anyhow::Result<View> {
+        let Lanes { lanes } = desk.get("/v1/lanes").await?;
+        let (routes, listeners) = (routes::filled(desk).await?, desk.get("/v1/listeners").await?);
+        Ok(View { at_ms: now_ms(), place: desk.place().to_owned(), routes, lanes, listeners })
+    }
+
+    fn text(&self) -> String {
+        let View { at_ms, place, routes, lanes, listeners } = self;
+        let mut text = format!("{place}, {}\n\n{}", time(*at_ms), self::routes::table(routes, *at_ms));
+        if !lanes.is_empty() {
+            text.push_str(&format!("\n{}", self::lanes::table(lanes)));
+        }
+        if !listeners.listeners.is_empty() {
+            text.push_str(&format!("\n{}", self::listeners::table(&listeners.listeners)));
+        }
+        text
+    }
+}
+
+/// Shows everything, once or until told to end.
+pub(super) async fn show(reach: &Reach, once: bool, every: Duration) -> anyhow::Result<()> {
+    if once || reach.json {
+        let view = at(reach, View::of).await?;
+        return show::print(reach.json, &view, View::text);
+    }
+    ensure!(std::io::stdout().is_terminal(), "this is no terminal: say --once, or --json");
+    at(reach, async |desk| {
+        let screen = Screen::take()?;
+        let shown = follow(desk, every).await;
+        drop(screen);
+        shown
+    })
+    .await
+}
+
+/// The terminal, which is given back as it was.
+struct Screen;
+
+impl Screen {
+    fn take() -> std::io::Result<Screen> {
+        terminal::enable_raw_mode()?;
+        execute!(std::io::stdout(), terminal::EnterAlternateScreen, cursor::Hide)?;
+        Ok(Screen)
+    }
+}
+
+impl Drop for Screen {
+    fn drop(&mut self) {
+        // Nobody is left to be told.
+        let _left = execute!(std::io::stdout(), cursor::Show, terminal::LeaveAlternateScreen);
+        let _cooked = terminal::disable_raw_mode();
+    }
+}
+
+/// Looks again and again. What fails is shown, and asked for again: an instance may be starting.
+async fn follow(desk: &Desk, every: Duration) -> anyhow::Result<()> {
+    loop {
+        let text = match View::of(desk).await {
+            Ok(view) => view.text(),
+            Err(error) => format!("{}\n\n{error:#}\n", desk.place()),
+        };
+        draw(&text)?;
+        if tokio::task::spawn_blocking(move || is_over(every)).await?? {
+            return Ok(());
+        }
+    }
+}
+
+fn draw(text: &str) -> std::io::Result<()> {
+    let (width, height) = terminal::size()?;
+    let mut out = std::io::stdout();
+    queue!(out, cursor::MoveTo(0, 0), terminal::Clear(terminal::ClearType::All))?;
+    for (row, line) in text.lines().take(usize::from(height)).enumerate() {
+        let line: String = line.chars().take(usize::from(width)).collect();
+        queue!(out, cursor::MoveTo(0, u16::try_from(row).unwrap_or(u16::MAX)), style::Print(line))?;
+    }
+    out.flush()
+}
+
+/// Waits for the next look; whether a key ended it.
+fn is_over(every: Duration) -> std::io::Result<bool> {
+    let until = std::time::Instant::now() + every;
+    while event::poll(until.saturating_duration_since(std::time::Instant::now()))? {
+        if let Event::Key(key) = event::read()? {
+            let is_break = key.code == KeyCode::Char('c') && key.modifiers.contains(KeyModifiers::CONTROL);
+            if is_break || matches!(key.code, KeyCode::Char('q') | KeyCode::Esc) {
+                return Ok(true);
+            }
+        }
+    }
+    Ok(false)
+}

@@ -1,0 +1,459 @@
+//! What facts come to: pure functions, one for each part of the whole.
+
+use roundtrip::inbox::StateKind;
+use roundtrip::sender::{LaneStatus, ParcelStage};
+use roundtrip::store::query::{Count, LaneView, RouteView};
+use roundtrip::store::vitals::{PostgresVitals, RedisVitals, SqliteVitals, Vitals};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::facts::{AccountFacts, Disk, Facts, NodeFacts};
+use crate::api::{ListenerState, WireListener};
+
+const MIB: u64 = 1 << 20;
+/// From how much free space on a file is worth making smaller, if it is half of it.
+const FREE_BYTES_MIN: u64 = 64 * MIB;
+/// A log longer than this was not copied back for long.
+const LOG_BYTES_MAX: u64 = 512 * MIB;
+/// Less free space than one part in so many of a disk is little; in ten times as many, none.
+const DISK_PART: u64 = 10;
+/// From so many dead rows on, and as many as live ones, a table is bloated.
+const DEAD_ROWS_MIN: u64 = 20_000;
+/// A snapshot that is held for longer keeps the server from clearing up.
+const SNAPSHOT_S_MAX: u64 = 600;
+/// How many of a hundred are a lot, and all but all.
+const MUCH_PERCENT: u64 = 80;
+const ALL_PERCENT: u64 = 95;
+/// What nobody takes for so long waits for a worker that is not there.
+const QUEUED_MS_MAX: u64 = 600_000;
+/// What is sent and not mined for so long is held up.
+const SENT_MS_MAX: u64 = 600_000;
+/// A chain whose newest stored block is older is not read.
+const BEHIND_MS_MAX: u64 = 600_000;
+/// So many blocks that are not read are a backlog.
+const BEHIND_BLOCKS_MAX: u64 = 100;
+/// A node that is so many blocks behind another lags.
+const NODE_LAG_MAX: u64 = 10;
+/// So many gaps of a lane are counted.
+const GAPS_MAX: usize = 16;
+/// With so many attempts, a slot is stuck.
+const ATTEMPTS_MANY: usize = 3;
+
+/// How bad it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Level {
+    /// It is as it should be.
+    Well,
+    /// It works, and somebody should look.
+    Look,
+    /// It does not work, or may lose something.
+    Bad,
+}
+
+/// What was found.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Finding {
+    /// How bad it is.
+    pub level: Level,
+    /// With what.
+    pub about: String,
+    /// What is so.
+    pub found: String,
+    /// What to do; nothing, if all is well.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub to_do: Option<String>,
+}
+
+/// Findings about one thing.
+struct About {
+    name: String,
+    found: Vec<Finding>,
+}
+
+impl About {
+    fn new(name: impl Into<String>) -> About {
+        About { name: name.into(), found: Vec::new() }
+    }
+
+    fn say(&mut self, level: Level, found: impl Into<String>, to_do: &str) {
+        let to_do = Some(to_do.to_owned());
+        self.found.push(Finding { level, about: self.name.clone(), found: found.into(), to_do });
+    }
+
+    /// Says something if it is so.
+    fn when(&mut self, is_so: bool, level: Level, found: impl Into<String>, to_do: &str) {
+        if is_so {
+            self.say(level, found, to_do);
+        }
+    }
+
+    /// What was found; that all is well, if nothing was.
+    fn or_well(mut self, well: impl Into<String>) -> Vec<Finding> {
+        if self.found.is_empty() {
+            self.found.push(Finding { level: Level::Well, about: self.name, found: well.into(), to_do: None });
+        }
+        self.found
+    }
+}
+
+/// What facts come to, worst first.
+pub(super) fn findings(facts: &Facts) -> Vec<Finding> {
+    let mut all = store(&facts.vitals, facts.disk);
+    all.extend(routes(&facts.routes, facts.now_ms));
+    all.extend(lanes(&facts.lanes));
+    facts.listeners.iter().for_each(|listener| all.extend(self::listener(listener)));
+    all.extend(nodes(&facts.nodes));
+    facts.accounts.iter().for_each(|account| all.extend(self::account(account)));
+    all.sort_by_key(|finding| std::cmp::Reverse(finding.level));
+    all
+}
+
+fn bytes(count: u64) -> String {
+    match count {
+        0..MIB => format!("{} KiB", count >> 10),
+        _ if count < 10 << 30 => format!("{} MiB", count >> 20),
+        _ => format!("{} GiB", count >> 30),
+    }
+}
+
+fn store(vitals: &Result<Vitals, String>, disk: Option<Disk>) -> Vec<Finding> {
+    let mut about = About::new("store");
+    match vitals {
+        Err(why) => about.say(Level::Bad, why.clone(), "see to it that the store is there and answers"),
+        Ok(Vitals::Memory) => about.say(
+            Level::Look,
+            "everything is in memory, and goes with the process",
+            "set store.url to sqlite:PATH, postgres:// or redis://",
+        ),
+        Ok(Vitals::Sqlite(file)) => return sqlite(file, disk),
+        Ok(Vitals::Postgres(server)) => return postgres(server),
+        Ok(Vitals::Redis(server)) => return redis(server),
+    }
+    about.or_well("it answers")
+}
+
+fn sqlite(file: &SqliteVitals, disk: Option<Disk>) -> Vec<Finding> {
+    let mut about = About::new(format!("store {}", file.path));
+    about.when(
+        file.journal_mode != "wal",
+        Level::Bad,
+        format!("its journal mode is {}, so commits are not synced as they should be", file.journal_mode),
+        "nobody but the program may set it: start the program, which sets it back",
+    );
+    about.when(
+        file.free_bytes >= FREE_BYTES_MIN && file.free_bytes >= file.bytes / 2,
+        Level::Look,
+        format!("{} of its {} are free", bytes(file.free_bytes), bytes(file.bytes)),
+        "stop the program and `roundtrip store copy --to sqlite:NEW`, then run on the copy; or leave it, new rows go there",
+    );
+    about.when(
+        file.log_bytes > LOG_BYTES_MAX,
+        Level::Look,
+        format!("its log has {}", bytes(file.log_bytes)),
+        "somebody reads the file for long, such as a backup that hangs: end it",
+    );
+    if let Some(Disk { free_bytes, bytes: all }) = disk {
+        let left = format!("{} of {} are left on its disk", bytes(free_bytes), bytes(all));
+        let to_do = "free space or move the file to a larger disk; shorten keep_settled and keep_dead of the routes";
+        let level = if free_bytes < all / DISK_PART / 10 { Level::Bad } else { Level::Look };
+        about.when(free_bytes < all / DISK_PART, level, left, to_do);
+    }
+    about.or_well(format!("{}, synced at every commit", bytes(file.bytes)))
+}
+
+fn postgres(server: &PostgresVitals) -> Vec<Finding> {
+    let mut about = About::new("store on Postgres");
+    let is = |name: &str| server.settings.get(name).map_or("unknown", String::as_str);
+    for (name, risk) in [
+        ("fsync", "a power cut may destroy the whole database"),
+        ("synchronous_commit", "a crash loses what was acknowledged"),
+        ("full_page_writes", "a power cut may destroy pages"),
+    ] {
+        let found = format!("{name} is off: {risk}");
+        about.when(is(name) == "off", Level::Bad, found, &format!("set {name} = on, and reload the server"));
+    }
+    let found = "autovacuum is off: dead rows stay, and tables grow without end";
+    about.when(is("autovacuum") == "off", Level::Look, found, "set autovacuum = on, and reload the server");
+    for table in server.tables.iter().filter(|table| table.dead_rows >= DEAD_ROWS_MIN.max(table.rows)) {
+        about.say(
+            Level::Look,
+            format!(
+                "table {} has {} dead rows beside {}, {}",
+                table.name,
+                table.dead_rows,
+                table.rows,
+                bytes(table.bytes)
+            ),
+            "look who holds a snapshot (pg_stat_activity.backend_xmin, pg_replication_slots), then VACUUM the table",
+        );
+    }
+    about.when(
+        server.oldest_snapshot_s > SNAPSHOT_S_MAX,
+        Level::Look,
+        format!("a snapshot is held for {} s, and keeps the server from clearing up", server.oldest_snapshot_s),
+        "end the report, the backup or the idle transaction that holds it (pg_stat_activity.xact_start)",
+    );
+    about.when(
+        server.idle_slots > 0,
+        Level::Look,
+        format!("{} replication slots that nobody reads keep the server from clearing up", server.idle_slots),
+        "drop them (pg_drop_replication_slot), or start their replicas",
+    );
+    let most = is("max_connections").parse().unwrap_or(u64::MAX);
+    about.when(
+        server.connections.saturating_mul(100) >= most.saturating_mul(MUCH_PERCENT),
+        Level::Look,
+        format!("{} of {most} connections are taken", server.connections),
+        "raise max_connections, or put a pooler in front of those who need many",
+    );
+    let size = server.tables.iter().map(|table| table.bytes).sum();
+    about.or_well(format!("{}, synced at every commit, {} connections", bytes(size), server.connections))
+}
+
+fn redis(server: &RedisVitals) -> Vec<Finding> {
+    let mut about = About::new("store on Redis");
+    let is = |name: &str| server.settings.get(name).map_or("unknown", String::as_str);
+    if server.settings.is_empty() {
+        about.say(
+            Level::Look,
+            "its settings may not be read (CONFIG GET)",
+            "see to it that appendonly is yes, appendfsync is always and maxmemory-policy is noeviction",
+        );
+    } else {
+        let found = "appendonly is not yes: a restart loses what was acknowledged";
+        about.when(is("appendonly") != "yes", Level::Bad, found, "set `appendonly yes` and `appendfsync always`");
+        let found = format!(
+            "appendfsync is {}: a crash loses up to a second of what was acknowledged, or more",
+            is("appendfsync")
+        );
+        about.when(is("appendfsync") != "always", Level::Look, found, "set `appendfsync always`");
+        let found = format!("maxmemory-policy is {}: a full server throws requests away", is("maxmemory-policy"));
+        about.when(is("maxmemory-policy") != "noeviction", Level::Bad, found, "set `maxmemory-policy noeviction`");
+    }
+    let found = "its log could not be written: what it acknowledges now may be lost";
+    about.when(
+        !server.log_is_written,
+        Level::Bad,
+        found,
+        "look at its disk and its log, then at aof_last_write_status",
+    );
+    let used = server.used_bytes.saturating_mul(100).checked_div(server.max_bytes).unwrap_or(0);
+    let found = format!("{} of {} are used", bytes(server.used_bytes), bytes(server.max_bytes));
+    let level = if used >= ALL_PERCENT { Level::Bad } else { Level::Look };
+    about.when(used >= MUCH_PERCENT, level, found, "raise maxmemory; shorten keep_settled and keep_dead of the routes");
+    about.or_well(format!("{}, {} replicas", bytes(server.used_bytes), server.replicas))
+}
+
+fn routes(routes: &Result<Vec<(RouteView, Vec<Count>)>, String>, now_ms: u64) -> Vec<Finding> {
+    match routes {
+        Err(why) => {
+            let mut about = About::new("routes");
+            about.say(Level::Bad, why.clone(), "see to it that the store answers");
+            about.found
+        }
+        Ok(routes) => routes.iter().flat_map(|(view, counts)| route(view, counts, now_ms)).collect(),
+    }
+}
+
+fn route(view: &RouteView, counts: &[Count], now_ms: u64) -> Vec<Finding> {
+    let mut about = About::new(format!("route {}", view.name));
+    let live: u64 = counts.iter().map(|count| count.requests).sum();
+    let of = |state| counts.iter().find(|count| count.state == state);
+    let capacity = view.policy.capacity;
+    let full = live >= capacity;
+    let found = format!("{live} of {capacity} places are taken");
+    let to_do = "see where they are (`roundtrip routes list`), and what keeps them there; then raise capacity, if that is not it";
+    about.when(full, Level::Bad, format!("it is full and takes nothing more: {found}"), to_do);
+    about.when(!full && live.saturating_mul(100) >= capacity.saturating_mul(MUCH_PERCENT), Level::Look, found, to_do);
+    about.when(
+        view.paused,
+        Level::Look,
+        "it is paused: nothing is handed out",
+        &format!("`roundtrip routes resume {}` once the reason is gone", view.name),
+    );
+    if let Some(dead) = of(StateKind::Dead) {
+        let to_do =
+            format!("`roundtrip dead list --route {}` says of what; mend that, then `roundtrip dead retry`", view.name);
+        about.say(Level::Look, format!("{} dead letters wait for a person", dead.requests), &to_do);
+    }
+    if let Some(queued) = of(StateKind::Queued).filter(|_| !view.paused) {
+        let age = now_ms.saturating_sub(queued.oldest_at.0);
+        let found = format!("{} requests wait for a worker, the oldest came in {} s ago", queued.requests, age / 1000);
+        let to_do = "start workers for it, or more of them; look at their logs";
+        about.when(age > QUEUED_MS_MAX, Level::Look, found, to_do);
+    }
+    if let Some(sent) = of(StateKind::Assigned) {
+        let age = now_ms.saturating_sub(sent.oldest_at.0);
+        let found =
+            format!("{} answers are sent and not mined, of a request that came in {} s ago", sent.requests, age / 1000);
+        let to_do = "`roundtrip lanes list` says which lane is held up; see docs/operations.md, a lane is stuck";
+        about.when(age > SENT_MS_MAX, Level::Look, found, to_do);
+    }
+    about.or_well(format!("{live} of {capacity} places are taken"))
+}
+
+fn lanes(lanes: &Result<Vec<LaneView>, String>) -> Vec<Finding> {
+    match lanes {
+        Err(why) => {
+            let mut about = About::new("lanes");
+            about.say(Level::Bad, why.clone(), "see to it that the store answers");
+            about.found
+        }
+        Ok(lanes) => lanes.iter().flat_map(lane).collect(),
+    }
+}
+
+/// Slots that were passed over, and carry nothing.
+fn gaps(lane: &LaneView) -> Vec<u64> {
+    let taken: Vec<u64> = lane.parcels.iter().map(|parcel| parcel.nonce.0).collect();
+    // A lane has a window; what lies between is bounded by it, but for a gap that somebody left.
+    (lane.settled.0..lane.next.0).filter(|nonce| !taken.contains(nonce)).take(GAPS_MAX).collect()
+}
+
+fn lane(lane: &LaneView) -> Vec<Finding> {
+    let (mut about, name) = (About::new(format!("lane {}", lane.name)), &lane.name);
+    match &lane.status {
+        LaneStatus::Active => {}
+        LaneStatus::Paused { reason } => about.say(
+            Level::Look,
+            format!("it is paused: {reason}"),
+            &format!("`roundtrip lanes resume {name}` once the reason is gone"),
+        ),
+        LaneStatus::Quarantined { until } => about.say(
+            Level::Look,
+            format!("it is in quarantine until {} (ms since 1970): what it sent had no effect", until.0),
+            &format!(
+                "see why in `roundtrip lanes show {name}`; it ends by itself, or by `roundtrip lanes resume {name}`"
+            ),
+        ),
+        LaneStatus::Unfunded { reason } => {
+            about.say(
+                Level::Bad,
+                format!("it cannot pay: {reason}"),
+                "send funds to its account; it goes on by itself",
+            );
+        }
+        LaneStatus::Stopped => about.say(
+            Level::Bad,
+            "it is stopped: the store was rolled back, and what was sent since is not known",
+            &format!("`roundtrip lanes rebuild {name}`"),
+        ),
+    }
+    let gaps = gaps(lane);
+    if let Some(first) = gaps.first() {
+        let found = format!("slot {first} carries nothing, and what is above it waits ({} such slots)", gaps.len());
+        about.say(
+            Level::Look,
+            found,
+            "its sender fills it by itself within a minute; see that one runs (`roundtrip run`)",
+        );
+    }
+    let stuck = lane.parcels.iter().find(|parcel| parcel.stage == ParcelStage::Assigned);
+    if let Some(stuck) = stuck.filter(|parcel| parcel.attempts.len() >= ATTEMPTS_MANY) {
+        let (nonce, attempts) = (stuck.nonce.0, stuck.attempts.len());
+        let to_do = format!(
+            "compare the chain's base fee with fee_cap_gwei and raise that; or `roundtrip lanes cancel {name} --nonce {nonce} --requeue`"
+        );
+        about.say(Level::Look, format!("slot {nonce} is not mined after {attempts} attempts"), &to_do);
+    }
+    about.or_well(format!("{} of {} under way, next slot {}", lane.under_way, lane.window, lane.next.0))
+}
+
+fn listener(listener: &WireListener) -> Vec<Finding> {
+    let mut about = About::new(format!("listener {}", listener.name));
+    let why = listener.detail.clone().unwrap_or_default();
+    match listener.state {
+        ListenerState::Halted => about.say(
+            Level::Bad,
+            format!("it is halted: {why}"),
+            "its chain did what it must not: look at the chain with another node, then start the program again",
+        ),
+        ListenerState::Waits => {
+            about.say(
+                Level::Look,
+                format!("it waits: {why}"),
+                "see to its nodes, or to the room of its route; it goes on by itself",
+            );
+        }
+        ListenerState::Following | ListenerState::Elsewhere => {}
+    }
+    let behind = listener.behind_blocks.unwrap_or(0);
+    let found = format!("{behind} blocks are not read yet");
+    about.when(
+        behind > BEHIND_BLOCKS_MAX,
+        Level::Look,
+        found,
+        "if it does not shrink, give the chain faster nodes or a larger range",
+    );
+    let age = listener.behind_ms.unwrap_or(0);
+    let found =
+        format!("what was read of {} is {} s old", listener.origin.as_deref().unwrap_or("its chain"), age / 1000);
+    let to_do = "see that a process with the role listen runs, and that its nodes are not behind themselves";
+    about.when(age > BEHIND_MS_MAX && behind <= BEHIND_BLOCKS_MAX, Level::Look, found, to_do);
+    for node in listener.nodes.iter().filter(|node| !node.healthy) {
+        about.say(Level::Look, format!("{} did badly lately", node.name), "look at that node, or take another");
+    }
+    about.or_well(format!("at {}", listener.cursor.map_or("its start".to_owned(), |cursor| cursor.to_string())))
+}
+
+fn nodes(nodes: &[NodeFacts]) -> Vec<Finding> {
+    let mut all = Vec::new();
+    for node in nodes {
+        let mut about = About::new(format!("node {} of {}", node.node, node.chain));
+        let of_chain = || nodes.iter().filter(|other| other.chain == node.chain);
+        let best = of_chain().filter_map(|other| other.says.as_ref().ok()).map(|(_, head)| *head).max();
+        match &node.says {
+            Err(why) => {
+                let level = if best.is_none() { Level::Bad } else { Level::Look };
+                about.say(level, format!("it does not answer: {why}"), "see to it, or give the chain another URL");
+            }
+            Ok((id, _)) if *id != node.chain_id => {
+                about.say(
+                    Level::Bad,
+                    format!("it is on chain {id}, not {}", node.chain_id),
+                    "correct its URL, or chain_id",
+                );
+            }
+            Ok((_, head)) => {
+                let behind = best.unwrap_or(*head).saturating_sub(*head);
+                let found = format!("it is {behind} blocks behind another node");
+                about.when(behind > NODE_LAG_MAX, Level::Look, found, "wait until it has caught up, or take another");
+            }
+        }
+        let head = node.says.as_ref().map_or(0, |(_, head)| *head);
+        all.extend(about.or_well(format!("at block {head}")));
+    }
+    all
+}
+
+fn account(account: &AccountFacts) -> Vec<Finding> {
+    let mut about = About::new(format!("account of lane {}", account.lane));
+    let address = match &account.address {
+        Ok(address) => address.clone(),
+        Err(why) => {
+            about.say(
+                Level::Bad,
+                why.clone(),
+                "bring its key back, or give the lane another account; see docs/operations.md, a lost key",
+            );
+            return about.found;
+        }
+    };
+    let gwei = |wei: u128| format!("{} gwei", wei / 1_000_000_000);
+    match account.balance {
+        None => {
+            about.say(Level::Look, format!("no node told the balance of {address}"), "see to the nodes of its chain")
+        }
+        Some(0) => about.say(Level::Bad, format!("{address} has nothing"), "send funds to it"),
+        Some(balance) => {
+            let found = format!("{address} has {}, less than balance_min_gwei", gwei(balance));
+            about.when(balance < account.balance_min, Level::Look, found, "send funds to it");
+        }
+    }
+    about.or_well(format!("{address} has {}", gwei(account.balance.unwrap_or(0))))
+}
+
+#[cfg(test)]
+#[path = "decide_tests.rs"]
+mod tests;

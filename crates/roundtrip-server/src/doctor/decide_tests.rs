@@ -1,0 +1,203 @@
+#![allow(clippy::unwrap_used, reason = "tests")]
+use std::collections::BTreeMap;
+
+use roundtrip::sender::{AttemptKind, SignedAttempt};
+use roundtrip::store::policy::RoutePolicy;
+use roundtrip::store::query::ParcelView;
+use roundtrip::store::vitals::TableVitals;
+use roundtrip::words::{AttemptHash, Destination, LaneName, Nonce, RouteName, UnixMs};
+
+use super::*;
+
+/// Findings by level and a part of what they say; a finding that is not well says what to do.
+fn check(findings: &[Finding], expected: &[(Level, &str)]) {
+    assert_eq!(findings.len(), expected.len(), "{findings:?}");
+    for (finding, (level, part)) in findings.iter().zip(expected) {
+        let all = format!("{} {} {}", finding.about, finding.found, finding.to_do.clone().unwrap_or_default());
+        assert!(finding.level == *level && all.contains(part), "{finding:?}, and not {level:?} {part:?}");
+        assert_eq!(finding.to_do.is_none(), *level == Level::Well, "{finding:?}");
+    }
+}
+
+fn settings(all: &[(&str, &str)]) -> BTreeMap<String, String> {
+    all.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+}
+
+#[test]
+fn a_file_is_well_unless_its_log_its_size_or_its_disk_is_not() {
+    let file = |free_bytes, log_bytes| SqliteVitals {
+        path: "a.db".to_owned(),
+        bytes: 300 * MIB,
+        free_bytes,
+        log_bytes,
+        journal_mode: "wal".to_owned(),
+    };
+    let disk = |free_bytes| Some(Disk { free_bytes, bytes: 1000 * MIB });
+    check(&sqlite(&file(0, 0), disk(500 * MIB)), &[(Level::Well, "300 MiB")]);
+    check(&sqlite(&file(200 * MIB, 0), None), &[(Level::Look, "store copy")]);
+    check(&sqlite(&file(0, 600 * MIB), None), &[(Level::Look, "its log has 600 MiB")]);
+    check(&sqlite(&file(0, 0), disk(50 * MIB)), &[(Level::Look, "50 MiB of 1000 MiB are left")]);
+    check(&sqlite(&file(0, 0), disk(5 * MIB)), &[(Level::Bad, "are left on its disk")]);
+    let other = SqliteVitals { journal_mode: "delete".to_owned(), ..file(0, 0) };
+    check(&sqlite(&other, None), &[(Level::Bad, "journal mode is delete")]);
+}
+
+#[test]
+fn a_postgres_server_must_sync_and_clear_up() {
+    let good =
+        settings(&[("fsync", "on"), ("synchronous_commit", "on"), ("autovacuum", "on"), ("max_connections", "100")]);
+    let server = PostgresVitals { settings: good, connections: 8, ..PostgresVitals::default() };
+    check(&postgres(&server), &[(Level::Well, "8 connections")]);
+    let off = settings(&[
+        ("fsync", "off"),
+        ("synchronous_commit", "off"),
+        ("full_page_writes", "off"),
+        ("autovacuum", "off"),
+    ]);
+    let bad = [Level::Bad, Level::Bad, Level::Bad, Level::Look];
+    let names = ["fsync", "synchronous_commit", "full_page_writes", "autovacuum"];
+    let expected: Vec<_> = bad.into_iter().zip(names).collect();
+    check(&postgres(&PostgresVitals { settings: off, ..PostgresVitals::default() }), &expected);
+    let table = |rows, dead_rows| TableVitals { name: "live".to_owned(), rows, dead_rows, bytes: MIB };
+    let with = |tables| PostgresVitals { tables, ..server.clone() };
+    check(&postgres(&with(vec![table(10, 19_000)])), &[(Level::Well, "1 MiB")]);
+    check(&postgres(&with(vec![table(90_000, 30_000)])), &[(Level::Well, "1 MiB")]);
+    check(&postgres(&with(vec![table(10, 30_000)])), &[(Level::Look, "VACUUM")]);
+    let held = PostgresVitals { oldest_snapshot_s: 900, idle_slots: 1, connections: 85, ..server };
+    check(&postgres(&held), &[(Level::Look, "900 s"), (Level::Look, "pg_drop"), (Level::Look, "85 of 100")]);
+}
+
+#[test]
+fn a_redis_server_must_keep_what_it_acknowledges() {
+    let server = |only, sync, policy| RedisVitals {
+        settings: settings(&[("appendonly", only), ("appendfsync", sync), ("maxmemory-policy", policy)]),
+        log_is_written: true,
+        ..RedisVitals::default()
+    };
+    let good = server("yes", "always", "noeviction");
+    check(&redis(&good), &[(Level::Well, "0 replicas")]);
+    check(&redis(&server("yes", "everysec", "noeviction")), &[(Level::Look, "appendfsync")]);
+    check(&redis(&server("no", "always", "allkeys-lru")), &[(Level::Bad, "appendonly"), (Level::Bad, "noeviction")]);
+    check(&redis(&RedisVitals { used_bytes: 85, max_bytes: 100, ..good.clone() }), &[(Level::Look, "maxmemory")]);
+    check(&redis(&RedisVitals { used_bytes: 99, max_bytes: 100, ..good.clone() }), &[(Level::Bad, "maxmemory")]);
+    check(&redis(&RedisVitals { log_is_written: false, ..good }), &[(Level::Bad, "its log could not be written")]);
+    let silent = RedisVitals { log_is_written: true, ..RedisVitals::default() };
+    check(&redis(&silent), &[(Level::Look, "CONFIG GET")]);
+}
+
+#[test]
+fn a_route_is_full_paused_or_waits_for_somebody() {
+    let view = |paused| RouteView {
+        name: RouteName::new("price").unwrap(),
+        policy: RoutePolicy { capacity: 100, ..RoutePolicy::default() },
+        paused,
+    };
+    let count = |state, requests| Count { route: view(false).name, state, requests, oldest_at: UnixMs(1_000_000) };
+    let found = |paused, counts: &[Count], now| route(&view(paused), counts, now);
+    check(&found(false, &[], 0), &[(Level::Well, "0 of 100")]);
+    check(&found(false, &[count(StateKind::Leased, 85)], 0), &[(Level::Look, "85 of 100")]);
+    check(&found(false, &[count(StateKind::Leased, 100)], 0), &[(Level::Bad, "it is full")]);
+    check(&found(true, &[], 0), &[(Level::Look, "routes resume price")]);
+    check(&found(false, &[count(StateKind::Dead, 3)], 0), &[(Level::Look, "dead list --route price")]);
+    check(&found(false, &[count(StateKind::Queued, 3)], 1_500_000), &[(Level::Well, "3 of 100")]);
+    check(&found(false, &[count(StateKind::Queued, 3)], 1_700_000), &[(Level::Look, "700 s ago")]);
+    check(&found(false, &[count(StateKind::Assigned, 1)], 1_700_000), &[(Level::Look, "a lane is stuck")]);
+}
+
+#[test]
+fn a_lane_is_held_up_by_its_status_a_gap_or_a_fee() {
+    let parcel = |nonce, attempts: u8| ParcelView {
+        nonce: Nonce(nonce),
+        deliveries: Vec::new(),
+        attempts: (0..attempts)
+            .map(|n| SignedAttempt { hash: AttemptHash([n; 32]), kind: AttemptKind::Carry, bytes: Default::default() })
+            .collect(),
+        stage: ParcelStage::Assigned,
+        block: None,
+        cancel: None,
+        route: None,
+    };
+    let view = |status, parcels: Vec<ParcelView>| LaneView {
+        name: LaneName::new("first").unwrap(),
+        destination: Destination::new("board").unwrap(),
+        window: 16,
+        next: Nonce(7),
+        settled: Nonce(5),
+        status,
+        under_way: parcels.len(),
+        parcels,
+    };
+    let both = || vec![parcel(5, 1), parcel(6, 1)];
+    check(&lane(&view(LaneStatus::Active, both())), &[(Level::Well, "2 of 16 under way")]);
+    check(&lane(&view(LaneStatus::Stopped, both())), &[(Level::Bad, "lanes rebuild first")]);
+    let reason = || Box::<str>::from("no funds");
+    check(&lane(&view(LaneStatus::Unfunded { reason: reason() }, both())), &[(Level::Bad, "send funds")]);
+    check(&lane(&view(LaneStatus::Paused { reason: reason() }, both())), &[(Level::Look, "lanes resume first")]);
+    let until = UnixMs(9);
+    check(&lane(&view(LaneStatus::Quarantined { until }, both())), &[(Level::Look, "quarantine")]);
+    check(&lane(&view(LaneStatus::Active, vec![parcel(6, 1)])), &[(Level::Look, "slot 5 carries nothing")]);
+    let stuck = vec![parcel(5, 3), parcel(6, 1)];
+    check(&lane(&view(LaneStatus::Active, stuck)), &[(Level::Look, "lanes cancel first --nonce 5")]);
+}
+
+#[test]
+fn a_listener_waits_is_halted_or_lags() {
+    let base = WireListener {
+        name: "price@main".to_owned(),
+        state: ListenerState::Following,
+        detail: None,
+        origin: Some("main".to_owned()),
+        cursor: Some(7),
+        lead: None,
+        read_to: None,
+        finalized: None,
+        head: None,
+        behind_blocks: None,
+        behind_ms: None,
+        nodes: Vec::new(),
+    };
+    check(&listener(&base), &[(Level::Well, "at 7")]);
+    let why = Some("why".to_owned());
+    let halted = WireListener { state: ListenerState::Halted, detail: why.clone(), ..base.clone() };
+    check(&listener(&halted), &[(Level::Bad, "it is halted: why")]);
+    let waits = WireListener { state: ListenerState::Waits, detail: why, ..base.clone() };
+    check(&listener(&waits), &[(Level::Look, "it waits: why")]);
+    check(&listener(&WireListener { behind_blocks: Some(500), ..base.clone() }), &[(Level::Look, "500 blocks")]);
+    check(&listener(&WireListener { behind_ms: Some(900_000), ..base }), &[(Level::Look, "main is 900 s old")]);
+}
+
+#[test]
+fn nodes_and_accounts_are_looked_at_one_by_one() {
+    let node = |name: &str, says| NodeFacts { chain: "main".to_owned(), chain_id: 1, node: name.to_owned(), says };
+    let away = || Err("no".to_owned());
+    check(&nodes(&[node("a", Ok((1, 50)))]), &[(Level::Well, "at block 50")]);
+    check(&nodes(&[node("a", away())]), &[(Level::Bad, "it does not answer")]);
+    check(&nodes(&[node("a", away()), node("b", Ok((1, 9)))]), &[(Level::Look, "node a"), (Level::Well, "node b")]);
+    check(&nodes(&[node("a", Ok((5, 50)))]), &[(Level::Bad, "it is on chain 5, not 1")]);
+    check(
+        &nodes(&[node("a", Ok((1, 50))), node("b", Ok((1, 9)))]),
+        &[(Level::Well, "node a"), (Level::Look, "41 blocks behind")],
+    );
+    let of = |address, balance| AccountFacts { lane: "first".to_owned(), address, balance, balance_min: 5_000_000_000 };
+    let address = || Ok("0x12".to_owned());
+    check(&account(&of(address(), Some(7_000_000_000))), &[(Level::Well, "7 gwei")]);
+    check(&account(&of(address(), Some(4_000_000_000))), &[(Level::Look, "balance_min_gwei")]);
+    check(&account(&of(address(), Some(0))), &[(Level::Bad, "send funds")]);
+    check(&account(&of(address(), None)), &[(Level::Look, "no node told")]);
+    check(&account(&of(Err("no key".to_owned()), None)), &[(Level::Bad, "a lost key")]);
+}
+
+#[test]
+fn the_worst_comes_first() {
+    let facts = Facts {
+        vitals: Ok(Vitals::Memory),
+        disk: None,
+        now_ms: 0,
+        routes: Err("away".to_owned()),
+        lanes: Ok(Vec::new()),
+        listeners: Vec::new(),
+        nodes: Vec::new(),
+        accounts: Vec::new(),
+    };
+    check(&findings(&facts), &[(Level::Bad, "routes away"), (Level::Look, "in memory")]);
+}

@@ -1,0 +1,62 @@
+//! Lanes on a real node: every order, at the instance that sends and on its store.
+
+use alloy::primitives::Bytes;
+use tokio::sync::watch;
+
+use super::Shell;
+use crate::chain::{Site, work};
+
+/// Makes a block as often as this; 0 for none until it is said again.
+pub(super) async fn blocks_every(site: &Site, seconds: u64) {
+    let _: serde_json::Value = site.node.client().request("evm_setIntervalMining", (seconds,)).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_order_of_a_lane() {
+    let (site, folder) = (Site::ready(200).await, tempfile::tempdir().unwrap());
+    let program = site.start(folder.path(), &site.config("sqlite:store.db"), &[]);
+    let (_address, api) = watch::channel(program.base().to_owned());
+    let worker = tokio::spawn(work(api));
+    let shell = Shell::beside(folder.path(), &program);
+    shell.until(&["lanes", "list"], |found| found["lanes"].as_array().is_some_and(|lanes| lanes.len() == 2)).await;
+    assert_eq!(shell.says(&["lanes", "pause", "a", "--reason", "a look at it"]), "lane a is paused\n");
+    shell.says(&["lanes", "pause", "b"]);
+    let table = shell.says(&["lanes", "list"]);
+    assert!(table.contains("paused: a look at it") && table.contains("paused: by anybody"), "{table}");
+    // Nothing is mined, so that what is sent stays where it is.
+    let payloads: [Bytes; 1] = [b"one".to_vec().into()];
+    site.ask(&payloads).finish().await.unwrap();
+    shell.until(&["requests", "list", "--state", "ready"], |found| !found["requests"][0].is_null()).await;
+    blocks_every(&site, 0).await;
+    assert_eq!(shell.says(&["lanes", "resume", "a"]), "lane a sends again\n");
+    let shown = shell.until(&["lanes", "show", "a"], |lane| lane["parcels"][0]["stage"] == "assigned").await;
+    let nonce = shown["parcels"][0]["nonce"].to_string();
+    let table = shell.says(&["lanes", "show", "a"]);
+    assert!(table.contains("NEWEST ATTEMPT") && table.contains("assigned"), "{table}");
+    let said = shell.says(&["lanes", "cancel", "a", "--nonce", &nonce, "--requeue"]);
+    assert_eq!(said, format!("lane a is to cancel slot {nonce}; its answers go out again\n"));
+    shell.until(&["lanes", "show", "a"], |lane| lane["parcels"][0]["attempts"][1].is_string()).await;
+    assert!(shell.says(&["lanes", "show", "a"]).contains("assigned, to be cancelled"));
+    blocks_every(&site, 1).await;
+    site.settled(&payloads).await;
+    for (arguments, part) in [
+        (&["lanes", "reconcile", "a", "--next", "1000000"][..], "only a stopped lane is reconciled"),
+        (&["lanes", "cancel", "a", "--nonce", "999999"], "nothing is on slot 999999"),
+        (&["lanes", "rebuild", "nowhere"], "sends no transactions to \"nowhere\""),
+    ] {
+        let said = shell.refuses(arguments);
+        assert!(said.contains(part), "{arguments:?} says {said}");
+    }
+    let rebuilt = shell.says(&["lanes", "rebuild", "a", "--patience", "1s"]);
+    assert!(rebuilt.starts_with("rebuilt: 0 transactions were unknown"), "{rebuilt}");
+    worker.abort();
+    program.stop();
+    let shell = Shell::alone(folder.path());
+    assert_eq!(shell.says(&["lanes", "resume", "b"]), "lane b sends again\n");
+    assert_eq!(shell.says(&["lanes", "pause", "b", "--reason", "later"]), "lane b is paused\n");
+    assert_eq!(shell.json(&["lanes", "show", "b"])["reason"], "later");
+    let said = shell.refuses(&["lanes", "rebuild", "a"]);
+    assert!(said.contains("no instance runs, and lanes are rebuilt by the one that sends"), "{said}");
+    let said = shell.refuses(&["lanes", "reconcile", "a", "--next", "7"]);
+    assert!(said.contains("only a stopped lane"), "{said}");
+}
