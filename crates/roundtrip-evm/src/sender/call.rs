@@ -184,6 +184,17 @@ impl ContractCall {
         }
     }
 
+    /// What a call of this function says: its signature, and its arguments as JSON by their
+    /// names; nothing of a call to anything else.
+    pub fn read(&self, to: Address, data: &[u8]) -> Option<(String, Value)> {
+        let (selector, arguments) = data.split_at_checked(4)?;
+        if to != self.to || selector != self.function.selector().as_slice() {
+            return None;
+        }
+        let values = self.function.abi_decode_input(arguments).ok()?;
+        Some((self.function.signature(), abi::to_json(&DynSolValue::Tuple(values), &self.function.inputs)))
+    }
+
     /// One of the elements that a call carries.
     fn mark_of(&self, element: &DynSolValue) -> Mark {
         marked(&[self.to.as_slice(), self.function.selector().as_slice(), &element.abi_encode()])
@@ -317,6 +328,18 @@ mod tests {
         let made = call.call(&[answer(Payload::json(r#"{"answer": "0x0102", "id": "9"}"#))]).unwrap();
         let expected = respondCall { id: U256::from(9), answer: Bytes::from_static(&[1, 2]) }.abi_encode();
         assert_eq!((made.to, made.data), (Address::repeat_byte(7), expected.into()));
+    }
+
+    #[test]
+    fn a_call_is_read_back_by_its_function_alone() {
+        let call = ContractCall::one(Address::repeat_byte(7), "respond(uint256 id, bytes answer)").unwrap();
+        let made = call.call(&[answer(Payload::json(r#"{"answer": "0x0102", "id": "9"}"#))]).unwrap();
+        let (signature, arguments) = call.read(made.to, &made.data).unwrap();
+        assert_eq!(signature, "respond(uint256,bytes)");
+        assert_eq!(arguments, json!({"id": "9", "answer": "0x0102"}));
+        assert_eq!(call.read(Address::ZERO, &made.data), None);
+        assert_eq!(call.read(made.to, &made.data[..10]), None);
+        assert_eq!(call.read(made.to, b""), None);
     }
 
     #[test]

@@ -32,3 +32,4 @@ pub use call::{BadFunction, Call, Calls, ContractCall};
 pub use chain::{EvmChain, EvmChainOptions, EvmRoute, Gas, Purse};
 pub use outcomes::{BadRefusal, Outcome, Outcomes};
 pub use signer::{Environment, LaneSigner, Secret, SecretSource, SignerError, SignerSource, SignerUrl};
+pub use transaction::Signed;

@@ -3,7 +3,7 @@
 use alloy::consensus::{SignableTransaction, Transaction, TxEip1559, TxEnvelope, TxLegacy};
 use alloy::eips::eip2718::{Decodable2718, Encodable2718};
 use alloy::network::TxSigner;
-use alloy::primitives::{Signature, TxKind};
+use alloy::primitives::{Address, Bytes, Signature, TxKind, U256};
 use roundtrip::sender::{AttemptKind, SignedAttempt};
 use roundtrip::words::{AttemptHash, Nonce};
 
@@ -92,10 +92,34 @@ impl Draft {
     }
 }
 
+/// What signed bytes say, for whoever looks at them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Signed {
+    /// Who is called.
+    pub to: Address,
+    /// How much is sent along, in wei.
+    pub value: U256,
+    /// What is called, and with what.
+    pub data: Bytes,
+    /// How much gas may be used.
+    pub gas: u64,
+    /// What is paid for a unit of gas at the most, in wei.
+    pub fee_most: u128,
+    /// How much of it goes to whoever builds the block, in wei; all of a legacy price.
+    pub fee_tip: u128,
+}
+
+impl Signed {
+    /// Reads an attempt of an EVM chain; nothing of other bytes.
+    pub fn read(attempt: &SignedAttempt) -> Option<Signed> {
+        let Draft { call: Call { to, data, value }, gas, fees, .. } = Draft::read(attempt).ok()?;
+        Some(Signed { to, value, data, gas, fee_most: fees.most, fee_tip: fees.tip })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
-    use alloy::primitives::{Address, U256};
     use alloy::signers::local::PrivateKeySigner;
 
     use super::*;
@@ -115,6 +139,8 @@ mod tests {
         let legacy = Draft { fees: Fees { most: 20, tip: 20 }, fee_kind: FeeKind::Legacy, ..dynamic.clone() };
         for draft in [dynamic, legacy] {
             let attempt = draft.clone().sign(&signer, AttemptKind::Carry).await.unwrap();
+            let signed = Signed::read(&attempt).unwrap();
+            assert_eq!((signed.to, signed.gas, signed.fee_most), (draft.call.to, draft.gas, draft.fees.most));
             assert_eq!(Draft::read(&attempt), Ok(draft));
             assert_eq!(attempt.hash.0, alloy::primitives::keccak256(&attempt.bytes).0);
         }
