@@ -11,6 +11,7 @@
 //! The development chain executes the sample contract only; the tests do the same on Anvil.
 
 use std::io::{BufRead, BufReader, IsTerminal, Write};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
@@ -23,11 +24,13 @@ use roundtrip_evm::testkit::checker::check;
 use roundtrip_evm::testkit::deployment::{Failed, answer_to};
 use roundtrip_evm::testkit::devchain::{DevBlock, DevChain, DevChainOptions, Faults};
 use roundtrip_evm::testkit::submitter::{Submitter, SubmitterOptions};
+use roundtrip_server::api::auth;
 use serde_json::{Value, json};
-use tokio::sync::watch;
 
 const REQUESTS: usize = 1000;
 const KILLS: usize = 4;
+/// How long tokens are good.
+const ENTRY: Duration = Duration::from_secs(12 * 3600);
 const LANES: [usize; 4] = [6, 7, 8, 9];
 const BLOCK: Duration = Duration::from_millis(40);
 const FINAL_DEPTH: u64 = 4;
@@ -61,7 +64,8 @@ async fn demo() -> Result<ExitCode, Failed> {
     let served = chain.serve_http().await?;
     let lanes: Vec<Address> = LANES.map(|n| dev_key(n).address()).to_vec();
     let board = chain.deploy_board(&lanes);
-    std::fs::write(folder.path().join("roundtrip.toml"), config(&served.url(), chain.chain_id(), board))?;
+    let door = Door::new()?;
+    std::fs::write(folder.path().join("roundtrip.toml"), config(&served.url(), chain.chain_id(), board, &door))?;
     let payloads: Vec<Bytes> = (0..REQUESTS).map(|n| format!("request {n}").into_bytes().into()).collect();
     println!("development chain at {}: {REQUESTS} requests to {board}", served.url());
     println!(
@@ -69,11 +73,15 @@ async fn demo() -> Result<ExitCode, Failed> {
         folder.path().display(),
         lanes.len()
     );
+    let keep = std::env::var_os("KEEP").is_some_and(|keep| !keep.is_empty());
+    if keep {
+        println!("watch it: {}", door.link()?);
+    }
 
     chain.set_faults(WEATHER);
     let keys = dev_signers().into_iter().take(4).collect();
     let submitter = Submitter::start(chain.client(), board, keys, payloads.clone(), SubmitterOptions::default());
-    let program = carry(&chain, folder.path()).await?;
+    let program = carry(&chain, folder.path(), &door).await?;
     chain.set_faults(Faults::default());
     let mining = tokio::spawn(mine(chain.clone()));
     submitter.finish().await?;
@@ -81,8 +89,12 @@ async fn demo() -> Result<ExitCode, Failed> {
     println!("{} blocks, {:.1} s", chain.head().height.0, started.elapsed().as_secs_f32());
     println!("{verdict}");
     let clean = verdict.to_string() == format!("settled {REQUESTS}, lost 0, doubled 0");
-    if std::env::var_os("KEEP").is_some_and(|keep| !keep.is_empty()) {
-        println!("the API is at {0}, described by {0}/v1/openapi.json, until ctrl-c", program.address);
+    if keep {
+        println!(
+            "the dashboard stays at {}, the API's description at {}/docs, until ctrl-c",
+            door.link()?,
+            door.base()
+        );
         tokio::signal::ctrl_c().await?;
     }
     mining.abort();
@@ -90,7 +102,7 @@ async fn demo() -> Result<ExitCode, Failed> {
     Ok(if clean { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn config(url: &str, chain_id: u64, board: Address) -> String {
+fn config(url: &str, chain_id: u64, board: Address, door: &Door) -> String {
     let names: Vec<String> = LANES.iter().map(|n| format!("\"lane-{n}\"")).collect();
     let signer = |n: &usize| format!("[lanes.lane-{n}]\nsigner = {{ key = {{ env = \"LANE_{n}\" }} }}\n\n");
     let signers: String = LANES.iter().map(signer).collect();
@@ -101,7 +113,10 @@ fn config(url: &str, chain_id: u64, board: Address) -> String {
 url = "sqlite:demo.db"
 
 [api]
-listen = "127.0.0.1:0"
+listen = "{listen}"
+
+[api.auth]
+secret = {{ env = "API_SECRET" }}
 
 [log]
 format = "json"
@@ -137,31 +152,63 @@ resend = "1s"
 timeout = "2s"
 "#,
         lanes = names.join(", "),
+        listen = door.listen,
     )
+}
+
+/// Where the program listens, the same after each kill, and who may come in.
+#[derive(Clone)]
+struct Door {
+    listen: SocketAddr,
+    secret: String,
+}
+
+impl Door {
+    fn new() -> Result<Door, Failed> {
+        // It is free again at once, and nobody else is likely to ask for it.
+        let listen = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?;
+        let secret = std::iter::repeat_with(fastrand::alphanumeric).take(auth::SECRET_BYTES_MIN * 2).collect();
+        Ok(Door { listen, secret })
+    }
+
+    fn base(&self) -> String {
+        format!("http://{}", self.listen)
+    }
+
+    fn token(&self, name: &str, roles: &[auth::Role]) -> Result<String, Failed> {
+        Ok(auth::sign(self.secret.as_bytes(), name, roles, ENTRY)?)
+    }
+
+    /// A link that logs whoever opens it into the dashboard.
+    fn link(&self) -> Result<String, Failed> {
+        Ok(auth::link(&self.base(), &self.token("you", &[auth::Role::Operator])?))
+    }
 }
 
 /// The program at work; dropped, it is killed.
 struct Program {
     process: Child,
-    address: String,
 }
 
 impl Program {
     /// Starts it, and waits until it listens.
-    fn start(folder: &Path) -> Result<Program, Failed> {
+    fn start(folder: &Path, door: &Door) -> Result<Program, Failed> {
         let mut command = Command::new(program()?);
         command.arg("run").current_dir(folder).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+        command.env("API_SECRET", &door.secret);
         for n in LANES {
             command.env(format!("LANE_{n}"), dev_key(n).to_bytes().to_string());
         }
         let mut process = command.spawn()?;
         let said = process.stderr.take().ok_or("a process without standard error")?;
         let mut lines = BufReader::new(said).lines().map_while(Result::ok);
-        let told = |line: String| serde_json::from_str::<Value>(&line).ok()?["address"].as_str().map(str::to_owned);
-        let address = lines.by_ref().find_map(told).ok_or("the program does not listen")?;
+        let listens = |line: String| serde_json::from_str::<Value>(&line).is_ok_and(|told| told["address"].is_string());
+        if !lines.by_ref().any(listens) {
+            return Err("the program does not listen".into());
+        }
         // Somebody must read on, or it would wait to be heard.
         std::thread::spawn(move || lines.for_each(drop));
-        Ok(Program { process, address: format!("http://{address}") })
+        Ok(Program { process })
     }
 
     fn kill(&mut self) -> std::io::Result<()> {
@@ -199,11 +246,12 @@ async fn mine(chain: DevChain) {
 
 /// A worker as anybody could write it, in any language: pulls, answers, and comes again
 /// whatever happens.
-async fn work(api: watch::Receiver<String>) -> Result<(), Failed> {
+async fn work(door: Door) -> Result<(), Failed> {
+    let token = door.token("demo", &[auth::Role::Worker])?;
     let client = roundtrip_evm::rpc::web_client(Duration::from_secs(10))?;
     let post = async |path: &str, body: Value| -> Option<Value> {
-        let url = format!("{}{path}", *api.borrow());
-        let call = client.post(url).header("content-type", "application/json").body(body.to_string());
+        let call = client.post(format!("{}{path}", door.base())).bearer_auth(&token);
+        let call = call.header("content-type", "application/json").body(body.to_string());
         serde_json::from_str(&call.send().await.ok()?.text().await.ok()?).ok()
     };
     loop {
@@ -238,10 +286,9 @@ fn settled(chain: &DevChain) -> usize {
 }
 
 /// Mines, and kills and starts the program, until every answer is final.
-async fn carry(chain: &DevChain, folder: &Path) -> Result<Program, Failed> {
-    let mut program = Program::start(folder)?;
-    let (address, api) = watch::channel(program.address.clone());
-    let worker = tokio::spawn(work(api));
+async fn carry(chain: &DevChain, folder: &Path, door: &Door) -> Result<Program, Failed> {
+    let mut program = Program::start(folder, door)?;
+    let worker = tokio::spawn(work(door.clone()));
     let (mut kills, mut moved, mut done) = (0, Instant::now(), 0);
     let mut bar = Bar::new();
     while done < REQUESTS {
@@ -254,8 +301,7 @@ async fn carry(chain: &DevChain, folder: &Path) -> Result<Program, Failed> {
         bar.show(done, kills, chain.head().height.0)?;
         if done * (KILLS + 1) > REQUESTS * (kills + 1) && kills < KILLS {
             program.kill()?;
-            program = Program::start(folder)?;
-            address.send_replace(program.address.clone());
+            program = Program::start(folder, door)?;
             kills += 1;
         }
         if moved.elapsed() > PATIENCE {

@@ -11,6 +11,7 @@ pub mod check;
 pub mod cli;
 pub mod config;
 pub mod doctor;
+pub mod history;
 pub mod init;
 pub mod plan;
 pub mod run;

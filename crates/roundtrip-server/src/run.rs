@@ -23,6 +23,7 @@ use crate::api::auth::Keys;
 use crate::api::{Api, Limits, Manners, Premises, limited, serve};
 use crate::config::{ApiConfig, AuthConfig, Config, TlsConfig, TracesConfig};
 use crate::doctor::Outside;
+use crate::history::History;
 use crate::plan::{Plan, Role, endpoint};
 use crate::telemetry::{Collector, Telemetry, headers};
 
@@ -134,7 +135,13 @@ async fn with_doors(
     if listens.iter().any(Option::is_some) {
         let routes = plan.routes.iter().map(|(name, route)| (name.clone(), route.intake())).collect();
         let outside = Outside::of(&config.store.url, Some(plan));
-        let premises = Premises { routes, rebuilds: relay.rebuilds(), followers: relay.followers(), outside };
+        let (rebuilds, followers, calls) = (relay.rebuilds(), relay.followers(), plan.calls());
+        let history = History::default();
+        let premises = Premises { routes, rebuilds, followers, outside, calls, history: history.clone() };
+        if api.is_some() {
+            let journal = store.clone();
+            relay = relay.station("history", move |shutdown| history.follow(journal, shutdown));
+        }
         let doors = Doors::of(config, store, telemetry, premises).await?;
         for (door, listen) in listens.into_iter().flatten() {
             relay = doors.clone().add(relay, door, listen).await?;

@@ -13,6 +13,7 @@ use axum::middleware::Next;
 use axum::response::Response;
 use jsonwebtoken::{Algorithm, DecodingKey, EncodingKey, Header, Validation};
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use super::problem::Problem;
 use super::rate::Rates;
@@ -25,7 +26,7 @@ const NAME_BYTES_MAX: usize = 128;
 const LEEWAY_S: u64 = 30;
 
 /// What a caller may do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, clap::ValueEnum, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
     /// Look.
@@ -62,8 +63,20 @@ impl Claims {
 pub struct Caller {
     /// Their name.
     pub name: String,
+    /// What they may do.
+    pub roles: Vec<Role>,
     /// Until when they may be listened to.
     pub until: Option<Instant>,
+    /// When their token expires, in seconds since 1970.
+    pub expires_at_s: Option<u64>,
+}
+
+impl Caller {
+    /// Whoever calls where nobody needs a token: they may do everything.
+    fn anybody() -> Caller {
+        let roles = vec![Role::Viewer, Role::Submitter, Role::Worker, Role::Operator];
+        Caller { name: "anybody".to_owned(), roles, until: None, expires_at_s: None }
+    }
 }
 
 /// How tokens are checked.
@@ -146,6 +159,12 @@ pub fn sign(
     jsonwebtoken::encode(&Header::new(Algorithm::HS256), &claims, &EncodingKey::from_secret(secret))
 }
 
+/// A link to the dashboard at this address that brings the token along. It is in the fragment, which
+/// a browser sends to nobody: no log has it.
+pub fn link(address: &str, token: &str) -> String {
+    format!("{address}/#token={token}")
+}
+
 /// Lets a call pass that has one of the roles.
 #[derive(Clone)]
 pub(super) struct Guard {
@@ -161,7 +180,7 @@ pub(super) async fn guard(State(guard): State<Guard>, mut request: Request, next
             let why = "without [api.auth] only this machine is served, under the names localhost and 127.0.0.1";
             return Err(Problem::new(StatusCode::FORBIDDEN, why));
         }
-        None => Caller { name: "anybody".to_owned(), until: None },
+        None => Caller::anybody(),
         Some(keys) => {
             let given = request.headers().get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
             let token =
@@ -175,7 +194,7 @@ pub(super) async fn guard(State(guard): State<Guard>, mut request: Request, next
                 let detail = format!("this needs one of the roles {:?}", guard.roles).to_lowercase();
                 return Err(Problem::new(StatusCode::FORBIDDEN, detail));
             }
-            Caller { until: claims.until(), name: claims.sub }
+            Caller { until: claims.until(), name: claims.sub, roles: claims.roles, expires_at_s: Some(claims.exp) }
         }
     };
     if guard.rates.as_ref().is_some_and(|rates| !rates.take(&caller.name, Instant::now())) {

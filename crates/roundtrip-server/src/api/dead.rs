@@ -16,7 +16,7 @@ use axum::{Extension, Json};
 use roundtrip::inbox::StateKind;
 use roundtrip::store::ReadExt;
 use roundtrip::store::op::{Mend, Op, Remedy};
-use roundtrip::store::query::{ListFilter, RequestView};
+use roundtrip::store::query::{ListFilter, Phase, RequestView};
 use roundtrip::words::{PAGE_MAX, RouteName, Seq, UnixMs};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
@@ -48,6 +48,9 @@ pub(crate) struct DeadFilter {
     /// Only of this cause, as a look at them names it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cause: Option<String>,
+    /// Only those that have an answer which could not be delivered, or only those without.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub answered: Option<bool>,
     /// Only those whose error contains this text.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
@@ -91,6 +94,8 @@ pub(crate) struct WireCause {
     pub class: Cow<'static, str>,
     /// The cause.
     pub cause: String,
+    /// Whether they have an answer that could not be delivered.
+    pub answered: bool,
     /// How many.
     pub requests: u64,
     /// When the oldest of them came in, in milliseconds since 1970.
@@ -154,12 +159,18 @@ impl DeadFilter {
     fn fits(&self, letter: &RequestView) -> bool {
         self.up_to.is_none_or(|up_to| letter.seq.0 <= up_to.0)
             && self.cause.as_ref().is_none_or(|cause| *cause == cause_of(error_text(letter)))
+            && self.answered.is_none_or(|answered| answered == has_answer(letter))
     }
 
     /// Whether no letter from this place on is one of them.
     fn ends_before(&self, place: Seq) -> bool {
         self.up_to.is_some_and(|up_to| place.0 >= up_to.0)
     }
+}
+
+/// Whether what it waits for is a delivery: it has an answer.
+fn has_answer(letter: &RequestView) -> bool {
+    matches!(letter.phase, Phase::Dead { answered: true, .. })
 }
 
 fn error_text(letter: &RequestView) -> &str {
@@ -194,11 +205,11 @@ fn cause_of(text: &str) -> String {
 
 /// Letters by route and cause, as they pass in the order of admission.
 #[derive(Default)]
-struct Causes(BTreeMap<(String, String), WireCause>);
+struct Causes(BTreeMap<(String, bool, String), WireCause>);
 
 impl Causes {
     fn see(&mut self, letter: &RequestView) {
-        let (route, cause) = (letter.route.to_string(), cause_of(error_text(letter)));
+        let (route, answered, cause) = (letter.route.to_string(), has_answer(letter), cause_of(error_text(letter)));
         let at = letter.admitted_at.0;
         let WireError { class, text } = match &letter.error {
             Some(error) => error.into(),
@@ -208,13 +219,14 @@ impl Causes {
             route: route.clone(),
             class,
             cause: cause.clone(),
+            answered,
             requests: 0,
             oldest_at_ms: at,
             newest_at_ms: at,
             example: letter.id.to_string(),
             text,
         };
-        let seen = self.0.entry((route.clone(), cause.clone())).or_insert_with(first);
+        let seen = self.0.entry((route.clone(), answered, cause.clone())).or_insert_with(first);
         seen.requests += 1;
         (seen.oldest_at_ms, seen.newest_at_ms) = (seen.oldest_at_ms.min(at), seen.newest_at_ms.max(at));
     }

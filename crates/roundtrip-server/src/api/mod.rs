@@ -9,10 +9,15 @@
 //! answer was lost can be made again.
 
 pub mod auth;
+mod bodies;
 mod body;
+mod dashboard;
 pub(crate) mod dead;
+mod history;
+pub(crate) mod lanes;
 pub(crate) mod listeners;
 pub(crate) mod operate;
+pub(crate) mod policies;
 mod problem;
 mod pull;
 mod rate;
@@ -32,13 +37,15 @@ use axum::Router;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::middleware::{from_fn, from_fn_with_state};
+use roundtrip::clock::{Clock, SystemClock};
 use roundtrip::inbox::Identity;
 use roundtrip::listener::Submitter;
 use roundtrip::relay::Following;
 use roundtrip::sender::Rebuild;
 use roundtrip::station::Shutdown;
 use roundtrip::store::{ReadExt, Store};
-use roundtrip::words::RequestId;
+use roundtrip::words::{RequestId, UnixMs};
+use roundtrip_evm::ContractCall;
 use utoipa::OpenApi;
 use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityScheme};
 use utoipa_axum::router::OpenApiRouter;
@@ -54,6 +61,7 @@ pub(crate) use problem::Problem;
 pub use serve::{Limits, limited, serve};
 
 use crate::doctor::Outside;
+use crate::history::History;
 use crate::telemetry::Telemetry;
 
 /// Where the description of all calls is; the viewer reads it from there.
@@ -61,6 +69,8 @@ const DOCUMENT: &str = "/v1/openapi.json";
 /// How long the store has to answer before the program counts as not ready.
 const READY_WITHIN: Duration = Duration::from_secs(3);
 
+/// Whoever has a token at all.
+const ANYBODY: &[Role] = &[Role::Viewer, Role::Submitter, Role::Worker, Role::Operator];
 /// Who may look.
 const VIEWERS: &[Role] = &[Role::Viewer, Role::Operator];
 /// Who may submit.
@@ -86,6 +96,7 @@ pub struct Inner {
     submitter: Submitter,
     premises: Arc<Premises>,
     guards: Guards,
+    clock: SystemClock,
     wait_max: Duration,
     body_bytes_max: usize,
     telemetry: Telemetry,
@@ -103,6 +114,10 @@ pub struct Premises {
     pub followers: BTreeMap<String, Following>,
     /// What is around the store.
     pub outside: Outside,
+    /// What is called at each destination of transactions: by it their bytes are read.
+    pub calls: BTreeMap<String, ContractCall>,
+    /// What the journal told.
+    pub history: History,
 }
 
 /// Who stands at the door.
@@ -144,6 +159,10 @@ pub struct Intake {
 }
 
 impl Inner {
+    fn now(&self) -> UnixMs {
+        self.clock.now()
+    }
+
     fn stopping(&self) -> bool {
         self.shutdown.is_cancelled()
     }
@@ -162,7 +181,8 @@ impl Api {
         let Manners { keys, calls_per_second, wait_max, body_bytes_max } = manners;
         let rates = calls_per_second.map(|most| Arc::new(Rates::new(most.get())));
         let guards = Guards { keys, rates };
-        let inner = Inner { store, submitter, premises, guards, wait_max, body_bytes_max, telemetry, shutdown };
+        let clock = SystemClock::new();
+        let inner = Inner { store, submitter, premises, guards, clock, wait_max, body_bytes_max, telemetry, shutdown };
         Api(Arc::new(inner))
     }
 
@@ -185,6 +205,7 @@ impl Api {
             .route_layer(from_fn_with_state(self.guards.with(WORKERS), guard))
             .route_layer(from_fn(pull::refused_in_its_words));
         router
+            .merge(dashboard::files())
             .route(pull::PATH, pulling)
             .merge(viewer)
             .fallback(|| async { Problem::not_found("there is nothing at this path; /docs shows what there is") })
@@ -219,9 +240,15 @@ impl Api {
             .routes(routes!(watch::doctor))
             .routes(routes!(watch::updates))
             .routes(routes!(watch::metrics))
+            .routes(routes!(history::history))
+            .routes(routes!(history::ended))
+            .routes(routes!(history::transaction))
             .routes(routes!(operate::rebuilding))
             .routes(routes!(requests::list))
-            .routes(routes!(requests::timeline));
+            .routes(routes!(requests::timeline))
+            .routes(routes!(bodies::payload))
+            .routes(routes!(bodies::response));
+        let anybody = OpenApiRouter::new().routes(routes!(dashboard::me));
         let reader = OpenApiRouter::new().routes(routes!(requests::get));
         let submitter = OpenApiRouter::new().routes(routes!(requests::submit)).routes(routes!(requests::submit_bulk));
         let worker = OpenApiRouter::new()
@@ -239,7 +266,8 @@ impl Api {
         let guarded = |router: OpenApiRouter<Api>, roles: &'static [Role]| {
             router.route_layer(from_fn_with_state(self.guards.with(roles), guard))
         };
-        open.merge(guarded(viewer, VIEWERS))
+        open.merge(guarded(anybody, ANYBODY))
+            .merge(guarded(viewer, VIEWERS))
             .merge(guarded(reader, &[Role::Viewer, Role::Operator, Role::Submitter]))
             .merge(guarded(submitter, SUBMITTERS))
             .merge(guarded(worker, WORKERS))

@@ -368,7 +368,7 @@ pub(super) async fn submit_bulk(
     Ok(Json(BulkAccepted { requests: api.admit(requests).await? }))
 }
 
-fn gone(id: RequestId) -> Problem {
+pub(super) fn gone(id: RequestId) -> Problem {
     Problem::not_found(format!("no request {id} is here: it never came, or it ended so long ago that it is forgotten"))
 }
 

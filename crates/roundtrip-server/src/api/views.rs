@@ -3,11 +3,8 @@
 use std::borrow::Cow;
 
 use roundtrip::inbox::{End, Standing, StateKind};
-use roundtrip::sender::{LaneStatus, ParcelStage};
 use roundtrip::store::journal::{Entry, Event, Subject};
-use roundtrip::store::query::{
-    Bodies, Count, Found, LaneView, OriginView, ParcelView, Phase, ReceiptView, RequestView, RouteView,
-};
+use roundtrip::store::query::{Bodies, Count, Found, OccurrenceView, OriginView, Phase, ReceiptView, RequestView};
 use roundtrip::words::{ErrorNote, Moment};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -168,6 +165,21 @@ pub(crate) struct WireRequest {
     /// Who works on it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub worker: Option<String>,
+    /// Until when they have it, in milliseconds since 1970.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub leased_until_ms: Option<u64>,
+    /// Of a dead letter: whether it has an answer that could not be delivered.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub answered: Option<bool>,
+    /// Whether it waits for the end of another live request with the same id.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub behind: Option<bool>,
+    /// The events that show it; not in lists.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub occurrences: Vec<WireOccurrence>,
+    /// The trace context that it came with; not in lists.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub trace: Option<String>,
     /// On which lane its answer is.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lane: Option<String>,
@@ -191,6 +203,35 @@ pub(crate) struct WireRequest {
     #[schema(value_type = Option<serde_json::Value>)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub response: Option<Box<RawValue>>,
+}
+
+/// An event that shows a request.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub(crate) struct WireOccurrence {
+    /// Which.
+    pub id: String,
+    /// Where it was seen: at which origin.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub origin: Option<String>,
+    /// At which height of it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub height: Option<u64>,
+    /// Which content it shows.
+    pub revision: u16,
+    /// How its origin stands by it.
+    pub standing: WireStanding,
+}
+
+impl From<&OccurrenceView> for WireOccurrence {
+    fn from(view: &OccurrenceView) -> WireOccurrence {
+        WireOccurrence {
+            id: view.id.to_string(),
+            origin: view.place.as_ref().map(|place| place.origin.to_string()),
+            height: view.place.as_ref().map(|place| place.height.0),
+            revision: view.revision,
+            standing: view.standing.into(),
+        }
+    }
 }
 
 /// When something is due: by the clock, or by a chain's.
@@ -233,7 +274,10 @@ impl From<&Moment> for WireMoment {
 impl From<Found> for WireRequest {
     fn from(found: Found) -> WireRequest {
         match found {
-            Found::Live(view, bodies) => WireRequest::from(*view).with(&bodies),
+            Found::Live(view, bodies) => {
+                let occurrences = view.occurrences.iter().map(WireOccurrence::from).collect();
+                WireRequest { occurrences, ..WireRequest::from(*view).with(&bodies) }
+            }
             Found::Ended(receipt) => receipt.into(),
         }
     }
@@ -249,14 +293,16 @@ impl From<ReceiptView> for WireRequest {
 impl From<RequestView> for WireRequest {
     fn from(view: RequestView) -> WireRequest {
         let state = view.phase.kind().into();
-        let (mut worker, mut slot, mut died_at_ms) = (None, None, None);
+        let (mut lease, mut slot, mut death) = (None, None, None);
         match &view.phase {
-            Phase::Leased { worker: name, .. } => worker = Some(name.to_string()),
+            Phase::Leased { worker, until, .. } => lease = Some((worker.to_string(), until.0)),
             Phase::Assigned { lane, nonce, .. } => slot = Some((lane.to_string(), nonce.0)),
-            Phase::Dead { at, .. } => died_at_ms = Some(at.0),
+            Phase::Dead { at, answered } => death = Some((at.0, *answered)),
             _ => {}
         }
+        let (worker, leased_until_ms) = lease.unzip();
         let (lane, nonce) = slot.unzip();
+        let (died_at_ms, answered) = death.unzip();
         WireRequest {
             route: Some(view.route.to_string()),
             seq: Some(view.seq.0),
@@ -269,6 +315,9 @@ impl From<RequestView> for WireRequest {
             attempts: Some(view.attempts),
             crashes: Some(view.crashes),
             worker,
+            leased_until_ms,
+            answered,
+            behind: view.behind.then_some(true),
             lane,
             nonce,
             error: view.error.as_ref().map(WireError::from),
@@ -295,6 +344,11 @@ impl WireRequest {
             attempts: None,
             crashes: None,
             worker: None,
+            leased_until_ms: None,
+            answered: None,
+            behind: None,
+            occurrences: Vec::new(),
+            trace: None,
             lane: None,
             nonce: None,
             error: None,
@@ -308,7 +362,8 @@ impl WireRequest {
     fn with(self, bodies: &Bodies) -> WireRequest {
         let (encoding, payload) = shown(&bodies.payload);
         let (response_encoding, response) = bodies.response.as_ref().map(shown).unzip();
-        WireRequest { encoding: Some(encoding), payload: Some(payload), response_encoding, response, ..self }
+        let trace = bodies.trace.as_ref().map(ToString::to_string);
+        WireRequest { encoding: Some(encoding), payload: Some(payload), response_encoding, response, trace, ..self }
     }
 }
 
@@ -339,125 +394,6 @@ impl From<Count> for WireCount {
     fn from(count: Count) -> WireCount {
         let Count { route, state, requests, oldest_at } = count;
         WireCount { route: route.to_string(), state: state.into(), requests, oldest_at_ms: oldest_at.0 }
-    }
-}
-
-/// A route.
-#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
-pub(crate) struct WireRoute {
-    /// Its name.
-    pub name: String,
-    /// Whether it hands out nothing.
-    pub paused: bool,
-    /// Where its answers go.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub destination: Option<String>,
-    /// How many live requests it takes before it pushes back.
-    pub capacity: u64,
-    /// How long a lease lasts, in milliseconds.
-    pub lease_ms: u64,
-    /// How many attempts fail before a request is a dead letter.
-    pub attempts_max: u16,
-}
-
-impl From<RouteView> for WireRoute {
-    fn from(view: RouteView) -> WireRoute {
-        WireRoute {
-            name: view.name.to_string(),
-            paused: view.paused,
-            destination: view.policy.destination.as_ref().map(ToString::to_string),
-            capacity: view.policy.capacity,
-            lease_ms: view.policy.lease_ms,
-            attempts_max: view.policy.attempts_max,
-        }
-    }
-}
-
-/// A lane.
-#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
-pub(crate) struct WireLane {
-    /// Its name.
-    pub name: String,
-    /// Whose answers it carries.
-    pub destination: String,
-    /// `active`, `paused`, `quarantined`, `unfunded` or `stopped`.
-    pub status: Cow<'static, str>,
-    /// Why, if it is paused or unfunded.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub reason: Option<String>,
-    /// Until when, if it is quarantined, in milliseconds since 1970.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub until_ms: Option<u64>,
-    /// How many parcels may be under way.
-    pub window: u32,
-    /// The next slot.
-    pub next: u64,
-    /// Every slot below is used up beyond any reorg.
-    pub settled: u64,
-    /// How many parcels are not final.
-    pub under_way: usize,
-    /// The parcels, by slot; not in lists.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub parcels: Vec<WireParcel>,
-}
-
-impl From<LaneView> for WireLane {
-    fn from(view: LaneView) -> WireLane {
-        let (status, reason, until_ms) = status_of(&view.status);
-        WireLane {
-            name: view.name.to_string(),
-            destination: view.destination.to_string(),
-            status: status.into(),
-            reason,
-            until_ms,
-            window: view.window,
-            next: view.next.0,
-            settled: view.settled.0,
-            under_way: view.under_way,
-            parcels: view.parcels.iter().map(WireParcel::from).collect(),
-        }
-    }
-}
-
-fn status_of(status: &LaneStatus) -> (&'static str, Option<String>, Option<u64>) {
-    match status {
-        LaneStatus::Active => ("active", None, None),
-        LaneStatus::Paused { reason } => ("paused", Some(reason.to_string()), None),
-        LaneStatus::Quarantined { until } => ("quarantined", None, Some(until.0)),
-        LaneStatus::Unfunded { reason } => ("unfunded", Some(reason.to_string()), None),
-        LaneStatus::Stopped => ("stopped", None, None),
-    }
-}
-
-/// What a slot carries.
-#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
-pub(crate) struct WireParcel {
-    /// Which slot.
-    pub nonce: u64,
-    /// `assigned`, `included` or `confirmed`.
-    pub stage: Cow<'static, str>,
-    /// The requests whose answers it carries.
-    pub requests: Vec<String>,
-    /// The hashes of its signed attempts, oldest first.
-    pub attempts: Vec<String>,
-    /// Whether it is to be cancelled.
-    pub cancelled: bool,
-}
-
-impl From<&ParcelView> for WireParcel {
-    fn from(view: &ParcelView) -> WireParcel {
-        let stage = match view.stage {
-            ParcelStage::Assigned => "assigned",
-            ParcelStage::Included => "included",
-            ParcelStage::Confirmed => "confirmed",
-        };
-        WireParcel {
-            nonce: view.nonce.0,
-            stage: stage.into(),
-            requests: view.deliveries.iter().map(ToString::to_string).collect(),
-            attempts: view.attempts.iter().map(|attempt| format!("0x{}", attempt.hash)).collect(),
-            cancelled: view.cancel.is_some(),
-        }
     }
 }
 
@@ -564,7 +500,7 @@ impl From<Entry> for WireEntry {
             Event::Replaced { error } => detailed("replaced", error.text.to_string()),
             Event::Rearmed => bare("rearmed"),
             Event::Ended { end } => detailed("ended", format!("{end:?}").to_lowercase()),
-            Event::LaneStatus { status } => detailed("lane_status", status_of(&status).0.to_owned()),
+            Event::LaneStatus { status } => detailed("lane_status", super::lanes::status_of(&status).0.to_owned()),
             Event::Attempted { nonce, hash: attempt } => {
                 WireEntry { nonce: Some(nonce.0), transaction: hash(&attempt), ..bare("attempted") }
             }

@@ -11,6 +11,7 @@ use axum::response::Response;
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::{Extension, Json};
 use futures_util::Stream;
+use roundtrip::store::op::Seat;
 use roundtrip::store::query::JournalPage;
 use roundtrip::store::{Changes, ReadExt, Topic};
 use roundtrip::words::LaneName;
@@ -20,8 +21,10 @@ use utoipa::{IntoParams, ToSchema};
 use super::Api;
 use super::auth::Caller;
 use super::body::Whole;
+use super::lanes::WireLane;
+use super::policies::WireRoute;
 use super::problem::Problem;
-use super::views::{WireCount, WireEntry, WireLane, WireOrigin, WireRoute};
+use super::views::{WireCount, WireEntry, WireOrigin};
 use crate::doctor::{self, Finding};
 
 /// Updates in one read.
@@ -100,8 +103,11 @@ pub(super) async fn lanes(State(api): State<Api>) -> Result<Json<Lanes>, Problem
     ),
 )]
 pub(super) async fn lane(State(api): State<Api>, Path(lane): Path<String>) -> Result<Json<WireLane>, Problem> {
-    let found = api.store.lane(LaneName::new(&lane)?).await?;
-    found.map(|lane| Json(lane.into())).ok_or_else(|| Problem::not_found(format!("no lane is called {lane:?}")))
+    let name = LaneName::new(&lane)?;
+    let found = api.store.lane(name.clone()).await?;
+    let found = found.ok_or_else(|| Problem::not_found(format!("no lane is called {lane:?}")))?;
+    let seat = api.store.seat(Seat::Lane(name)).await?;
+    Ok(Json(WireLane::whole(found, seat, &api.premises.calls)))
 }
 
 /// All origins.

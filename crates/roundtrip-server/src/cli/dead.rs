@@ -71,7 +71,7 @@ impl Which {
     fn wire(&self) -> DeadFilter {
         let Filter { route, since, until, error, prefix } = self.filter.clone();
         let (from_ms, to_ms, id_prefix) = (since.map(Whole), until.map(Whole), prefix);
-        DeadFilter { route, cause: self.cause.clone(), error, from_ms, to_ms, id_prefix, up_to: None }
+        DeadFilter { route, cause: self.cause.clone(), answered: None, error, from_ms, to_ms, id_prefix, up_to: None }
     }
 }
 

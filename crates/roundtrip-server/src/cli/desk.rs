@@ -125,7 +125,8 @@ impl Desk {
             wait_max: CALL_WITHIN,
             body_bytes_max: ApiConfig::default().body_bytes_max,
         };
-        let premises = Premises { routes, outside: Outside::of(url, plan.as_ref()), ..Premises::default() };
+        let (outside, calls) = (Outside::of(url, plan.as_ref()), plan.as_ref().map(Plan::calls).unwrap_or_default());
+        let premises = Premises { routes, outside, calls, ..Premises::default() };
         let clock = Arc::new(SystemClock::new());
         let telemetry = Telemetry::start(store.clone(), clock, Scope::default(), None);
         let router = Api::new(store.clone(), Arc::new(premises), manners, telemetry, Shutdown::new()).router();

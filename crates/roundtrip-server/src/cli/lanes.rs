@@ -10,8 +10,8 @@ use super::given::Reach;
 use super::requests::segment;
 use super::show::{self, Table, line, short, time};
 use crate::api::Whole;
+use crate::api::lanes::{WireLane, WireParcel};
 use crate::api::operate::{Done, LaneCall, RebuildCall, RebuildProgress};
-use crate::api::views::{WireLane, WireParcel};
 use crate::api::watch::Lanes as AllLanes;
 
 /// How often a rebuild is looked at.
@@ -199,11 +199,11 @@ pub(super) fn table(lanes: &[WireLane]) -> String {
 fn whole(lane: &WireLane) -> String {
     let mut parcels = Table::of(&["slot", "stage", "attempts", "newest attempt", "requests"]);
     for parcel in &lane.parcels {
-        let WireParcel { nonce, stage, requests, attempts, cancelled } = parcel;
+        let WireParcel { nonce, stage, requests, attempts, cancelled, .. } = parcel;
         let stage = if *cancelled { format!("{stage}, to be cancelled") } else { stage.to_string() };
         let carried: Vec<String> = requests.iter().map(|id| short(id)).collect();
         let carried = if carried.is_empty() { "nothing: it fills a gap".to_owned() } else { carried.join(" ") };
-        let newest = attempts.last().cloned().unwrap_or_default();
+        let newest = attempts.last().map(|attempt| attempt.hash.clone()).unwrap_or_default();
         parcels.row([nonce.to_string(), stage, attempts.len().to_string(), newest, line(&carried)]);
     }
     let lanes = table(std::slice::from_ref(lane));

@@ -11,7 +11,7 @@ use super::given::Reach;
 use super::requests::{segment, word};
 use super::show::{self, Table, ago, now_ms, or_dash};
 use crate::api::operate::Done;
-use crate::api::views::WireRoute;
+use crate::api::policies::WireRoute;
 use crate::api::watch::{Counts, Routes as AllRoutes};
 
 /// What is done to routes.

@@ -23,13 +23,17 @@ pub(super) enum Token {
         /// For how long it is good.
         #[arg(long, value_name = "LENGTH", default_value = "1h")]
         ttl: humantime::Duration,
+        /// Prints it as a link to the dashboard, which logs in whoever opens it.
+        #[arg(long)]
+        link: bool,
     },
 }
 
 impl Token {
     pub(super) async fn act(self) -> anyhow::Result<()> {
-        let Token::Create { given, role, name, ttl } = self;
+        let Token::Create { given, role, name, ttl, link } = self;
         let (loaded, _) = given.load()?;
+        let address = loaded.config.api.address();
         let secret = loaded.config.api.auth.and_then(|auth| auth.secret);
         let secret = secret.with_context(|| {
             format!(
@@ -41,7 +45,8 @@ impl Token {
         auth::Keys::default().secret(secret.reveal().as_bytes())?;
         ensure!(auth::is_name(&name), "{name:?} is no name: 1 to 128 bytes and no line breaks");
         ensure!(!ttl.is_zero(), "a token of no length is good for nothing: say --ttl 1h");
-        println!("{}", auth::sign(secret.reveal().as_bytes(), &name, &role, ttl.into())?);
+        let token = auth::sign(secret.reveal().as_bytes(), &name, &role, ttl.into())?;
+        println!("{}", if link { auth::link(&address, &token) } else { token });
         Ok(())
     }
 }

@@ -13,8 +13,8 @@ use super::given::Reach;
 use super::routes::Filled;
 use super::show::{now_ms, time};
 use super::{lanes, listeners, routes, show};
+use crate::api::lanes::WireLane;
 use crate::api::listeners::Listeners;
-use crate::api::views::WireLane;
 use crate::api::watch::Lanes;
 
 /// What is shown.

@@ -108,6 +108,18 @@ impl Default for ApiConfig {
     }
 }
 
+impl ApiConfig {
+    /// Where a browser of this machine finds it.
+    pub fn address(&self) -> String {
+        let scheme = if self.tls.is_some() { "https" } else { "http" };
+        let port = self.listen.port();
+        match self.listen.ip() {
+            ip if ip.is_unspecified() => format!("{scheme}://localhost:{port}"),
+            _ => format!("{scheme}://{}", self.listen),
+        }
+    }
+}
+
 /// How calls are encrypted.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]

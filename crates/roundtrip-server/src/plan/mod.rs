@@ -17,6 +17,7 @@ use roundtrip::relay::Relay;
 use roundtrip::store::Store;
 use roundtrip::upkeep::UpkeepOptions;
 use roundtrip::words::{LaneName, ListenerName, ParseError, RouteName};
+use roundtrip_evm::ContractCall;
 
 use destinations::Surroundings;
 pub use destinations::{Delivery, Transactions};
@@ -154,6 +155,15 @@ impl Plan {
             scope.lanes = lanes.map(|(lane, _)| LaneName::new(lane)).collect::<Result<_, _>>()?;
         }
         Ok(scope)
+    }
+
+    /// What is called at each destination of transactions.
+    pub(crate) fn calls(&self) -> BTreeMap<String, ContractCall> {
+        let called = |(name, delivery): (&String, &Delivery)| match delivery {
+            Delivery::Transactions(to) => Some((name.clone(), to.call.clone())),
+            _ => None,
+        };
+        self.destinations.iter().filter_map(called).collect()
     }
 
     /// What is wrong with keys and nodes, as far as it can be found out now.

@@ -114,7 +114,7 @@ fn intake(findings: &mut Findings<'_>, name: &str, config: &RouteConfig, identit
     if let Some(path) = &config.submit_path {
         let at = ["routes", name, "submit_path"];
         let plain = path.len() > 1 && path.starts_with('/') && !path.contains(['{', '}', '?', '#', ' ']);
-        let taken = ["/v1", "/health", "/ready", "/metrics", "/docs"];
+        let taken = ["/v1", "/health", "/ready", "/metrics", "/docs", "/dashboard"];
         if !plain || taken.iter().any(|own| path == own || path.starts_with(&format!("{own}/"))) {
             findings
                 .add(&at, format!("{path:?} cannot be a path: begin with /, and not with one of {}", taken.join(", ")));

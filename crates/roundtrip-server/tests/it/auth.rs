@@ -30,6 +30,7 @@ const HOUR: Duration = Duration::from_secs(3600);
 /// Which role each kind of call needs, by its tag and path.
 fn needed(tag: &str, method: &Method, path: &str) -> Vec<Role> {
     match (tag, method, path) {
+        ("session", ..) => vec![Role::Viewer, Role::Submitter, Role::Worker, Role::Operator],
         ("watch", ..) => vec![Role::Viewer, Role::Operator],
         ("work", ..) => vec![Role::Worker],
         ("operations", ..) => vec![Role::Operator],

@@ -5,6 +5,7 @@ mod auth;
 mod chain;
 mod cli;
 mod command;
+mod dashboard;
 mod dead;
 mod fuzz;
 mod metrics;

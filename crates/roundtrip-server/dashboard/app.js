@@ -1,0 +1,342 @@
+// The frame: who is logged in, where they are, and when a page is brought up to date.
+
+import { h, patch } from "./dom.js";
+import { Problem, at, expiry, get, onUnknown, setMe, setToken, token, tokenFromLink, whoami } from "./api.js";
+import * as live from "./live.js";
+import { icon, trouble } from "./parts.js";
+import { count, date, setServerTime, span } from "./words.js";
+
+/** Pages come when they are first wanted. */
+const PAGES = {
+  "": () => import("./pages/overview.js"),
+  requests: (rest) => (rest.length ? import("./pages/request.js") : import("./pages/requests.js")),
+  dead: () => import("./pages/dead.js"),
+  routes: () => import("./pages/routes.js"),
+  listeners: () => import("./pages/listeners.js"),
+  lanes: () => import("./pages/lanes.js"),
+  queues: () => import("./pages/queues.js"),
+};
+const NAV = [
+  ["", "Overview", "overview", "o"],
+  ["requests", "Requests", "requests", "r"],
+  ["dead", "Dead letters", "dead", "d"],
+  ["routes", "Routes", "routes", "t"],
+  ["listeners", "Listeners", "listeners", "i"],
+  ["lanes", "Lanes", "lanes", "l"],
+  ["queues", "Queues", "queues", "q"],
+];
+/** A page is read anew this long after the first of any number of updates, and this often without any. */
+const SETTLE_MS = 900;
+const IDLE_MS = 10_000;
+
+const app = document.getElementById("app");
+const main = h("main", { id: "main", tabindex: "-1" });
+let page = null;
+
+// The theme: as the system has it, unless somebody chose.
+const THEMES = ["auto", "light", "dark"];
+const theme = () => localStorage.getItem("roundtrip-theme") ?? "auto";
+const wear = () => {
+  document.documentElement.dataset.theme = theme();
+};
+function nextTheme() {
+  localStorage.setItem("roundtrip-theme", THEMES[(THEMES.indexOf(theme()) + 1) % THEMES.length]);
+  wear();
+  frame();
+  page?.refresh();
+}
+
+function where() {
+  const [path, query] = location.hash.replace(/^#\/?/, "").split("?");
+  const parts = path.split("/").map(decodeURIComponent);
+  return { name: parts[0], rest: parts.slice(1), query: new URLSearchParams(query) };
+}
+
+let deadLetters = 0;
+
+function frame() {
+  const me = whoami();
+  const { name } = where();
+  const role = me.roles.includes("operator") ? "operator" : me.roles.join(", ");
+  const until = me.expires_at_ms && `until ${date(me.expires_at_ms)}`;
+  const link = ([path, title, picture, key]) =>
+    h(
+      "a",
+      { href: `#/${path}`, "aria-current": path === name && "page", title: `${title} (g ${key})` },
+      icon(picture),
+      h("span", {}, title),
+      path === "dead" && deadLetters > 0 && h("span", { class: "bubble", "aria-label": `${deadLetters} dead letters` }, count(deadLetters)),
+    );
+  const words = { live: "Live", connecting: "Reconnecting", offline: "Not connected" };
+  const side = h(
+    "nav",
+    { class: "side", "aria-label": "Pages" },
+    h("a", { class: "brand", href: "#/", "aria-label": "Roundtrip, overview" }, mark(), h("span", {}, "Roundtrip")),
+    h("div", { class: "links" }, NAV.map(link)),
+    h(
+      "div",
+      { class: "foot" },
+      h("span", { class: `connection ${live.connection()}`, role: "status" }, words[live.connection()]),
+      h("span", { class: "who", title: until }, me.name, h("span", { class: "quiet" }, role)),
+      h(
+        "span",
+        { class: "tools" },
+        h(
+          "button",
+          { type: "button", class: "bare", onclick: nextTheme, title: `Theme: ${theme()}`, "aria-label": `Theme: ${theme()}. Change` },
+          icon("theme"),
+        ),
+        token() && h("button", { type: "button", class: "bare", onclick: logOut, title: "Log out", "aria-label": "Log out" }, icon("out")),
+      ),
+    ),
+  );
+  const skip = h(
+    "a",
+    {
+      class: "skip",
+      href: "#main",
+      onclick: (event) => {
+        event.preventDefault();
+        main.focus();
+      },
+    },
+    "To the content",
+  );
+  const old = app.querySelector(".side");
+  if (old) patch(old, side);
+  else app.replaceChildren(skip, side, main);
+}
+
+const mark = () =>
+  h(
+    "svg",
+    { class: "mark", viewBox: "0 0 32 32", "aria-hidden": "true" },
+    h("rect", { width: 32, height: 32, rx: 7 }),
+    h("path", { d: "M8 12h13l-3.5-3.5M24 20H11l3.5 3.5" }),
+  );
+
+/** A page on show: it is loaded, shown, and brought up to date until another one takes its place. */
+async function show() {
+  page?.leave();
+  const { name, rest, query } = where();
+  const own = (page = {
+    over: false,
+    timer: 0,
+    due: 0,
+    busy: false,
+    again: false,
+    leave() {
+      this.over = true;
+      clearTimeout(this.timer);
+      clearTimeout(this.due);
+      this.stop?.();
+    },
+  });
+  frame();
+  app.querySelector(".links [aria-current]")?.scrollIntoView({ block: "nearest", inline: "nearest" });
+  document.querySelector("dialog[open]")?.close();
+  const loader = PAGES[name];
+  if (!loader) return main.replaceChildren(trouble(new Problem(404, "There is no such page", `Nothing is called “${name}”.`)));
+  main.setAttribute("aria-busy", "true");
+  let module;
+  try {
+    module = await loader(rest);
+  } catch {
+    if (!own.over) main.replaceChildren(trouble(new Problem(0, "This page could not be fetched", "The server cannot be reached."), show));
+    return;
+  }
+  if (own.over) return;
+  const made = module.page({ rest, query, refresh: () => own.refresh() });
+  document.title = `${made.title} · Roundtrip`;
+  let shown = false;
+  own.refresh = async () => {
+    clearTimeout(own.timer);
+    clearTimeout(own.due);
+    own.due = 0;
+    if (own.busy) {
+      own.again = true;
+      return;
+    }
+    own.busy = true;
+    try {
+      const data = await made.load();
+      if (own.over) return;
+      const kind = `${name}/${rest.length}`;
+      const fresh = h("div", { class: "page", "data-page": kind }, made.view(data));
+      // The same page with another question keeps what is typed and open.
+      if (main.firstElementChild?.dataset.page === kind) patch(main.firstElementChild, fresh);
+      else {
+        main.replaceChildren(fresh);
+        scrollTo(0, 0);
+      }
+      shown = true;
+      main.removeAttribute("aria-busy");
+      await made.after?.(main.firstElementChild, data);
+    } catch (error) {
+      if (own.over || error.status === 401) return;
+      // What was shown stays, with a word on why it is not of now.
+      if (!shown) main.replaceChildren(trouble(error, () => own.refresh()));
+      else if (error.status !== 0) main.firstElementChild.append(trouble(error, () => own.refresh()));
+    } finally {
+      own.busy = false;
+      if (!own.over) {
+        clearTimeout(own.timer);
+        own.timer = setTimeout(() => own.refresh(), own.again ? SETTLE_MS : IDLE_MS);
+        own.again = false;
+      }
+    }
+  };
+  const wants = made.wants ?? (() => true);
+  own.stop = live.listen((event, data) => {
+    if (event === "state" || own.due) return;
+    if (event === "open" || event === "reset" || wants(event, data))
+      own.due = setTimeout(() => own.refresh(), event === "open" ? 0 : SETTLE_MS);
+  });
+  await own.refresh();
+}
+
+async function countDead() {
+  const { counts } = await get(at(["counts"])).catch(() => ({ counts: [] }));
+  deadLetters = counts.filter((one) => one.state === "dead").reduce((sum, one) => sum + one.requests, 0);
+  frame();
+}
+
+function logOut() {
+  setToken(null);
+  page?.leave();
+  live.disconnect();
+  logIn("You are logged out.");
+}
+
+/** Asks for a token, and says why. */
+function logIn(said) {
+  page?.leave();
+  page = null;
+  live.disconnect();
+  const field = h("input", {
+    id: "token",
+    type: "password",
+    autocomplete: "off",
+    spellcheck: "false",
+    required: true,
+    "aria-describedby": "how",
+  });
+  const submit = (event) => {
+    event.preventDefault();
+    setToken(field.value);
+    start();
+  };
+  document.title = "Log in · Roundtrip";
+  app.replaceChildren(
+    h(
+      "main",
+      { class: "login" },
+      h(
+        "form",
+        { onsubmit: submit },
+        h("div", { class: "brand" }, mark(), h("span", {}, "Roundtrip")),
+        h("h1", {}, "Log in"),
+        said && h("p", { class: "trouble", role: "alert" }, said),
+        h("label", { for: "token" }, "Token"),
+        field,
+        h("button", { type: "submit", class: "primary" }, "Log in"),
+        h("p", { class: "quiet", id: "how" }, "Whoever runs the program makes one, or a link that logs you in by itself:"),
+        h("pre", { class: "command", tabindex: "0" }, "roundtrip token create --role operator --link"),
+      ),
+    ),
+  );
+  field.focus();
+}
+
+function refused() {
+  const until = token() && expiry(token());
+  // Several calls may be told so at once; the first one says why.
+  if (!token()) return app.querySelector(".login form") ?? logIn(null);
+  if (until && until < Date.now()) logIn(`Your token expired ${span(Date.now() - until)} ago. Ask for a new one.`);
+  else logIn("This token is not accepted: it was signed with another key, or it is cut short.");
+  setToken(null);
+}
+
+async function start() {
+  try {
+    const me = await get(at(["me"]));
+    setMe(me);
+    setServerTime(me.now_ms);
+    if (!me.roles.some((role) => role === "viewer" || role === "operator")) {
+      setToken(null);
+      return logIn(`${me.name} may not look: this needs the role viewer or operator, and the token has ${me.roles.join(", ") || "none"}.`);
+    }
+    app.replaceChildren();
+    live.connect();
+    countDead();
+    await show();
+  } catch (error) {
+    if (error.status === 401) return;
+    app.replaceChildren(h("main", { class: "login" }, trouble(error, start)));
+    setTimeout(() => app.querySelector(".login .trouble") && start(), 2000);
+  }
+}
+
+// Keys: g and a letter goes to a page, / searches, ? tells.
+let went = 0;
+function key(event) {
+  if (event.metaKey || event.ctrlKey || event.altKey || event.target.closest("input, select, textarea, dialog")) return;
+  if (event.key === "g") {
+    went = Date.now();
+    return;
+  }
+  const target = Date.now() - went < 1500 && NAV.find(([, , , letter]) => letter === event.key);
+  went = 0;
+  if (target) location.hash = `#/${target[0]}`;
+  else if (event.key === "/") {
+    event.preventDefault();
+    const field = document.getElementById("search");
+    if (field) field.focus();
+    else location.hash = "#/requests?focus=1";
+  } else if (event.key === "?") help();
+}
+
+function help() {
+  const keys = [...NAV.map(([, title, , letter]) => [`g ${letter}`, title]), ["/", "Search requests"], ["?", "This list"]];
+  const box = h(
+    "dialog",
+    { "aria-label": "Keys" },
+    h(
+      "form",
+      { method: "dialog" },
+      h("h2", {}, "Keys"),
+      h(
+        "dl",
+        { class: "keys" },
+        keys.map(([name, does]) => h("div", {}, h("dt", {}, h("kbd", {}, name)), h("dd", {}, does))),
+      ),
+      h("div", { class: "dialog-actions" }, h("button", { type: "submit" }, "Close")),
+    ),
+  );
+  box.addEventListener("close", () => box.remove());
+  document.body.append(box);
+  box.showModal();
+}
+
+wear();
+tokenFromLink();
+onUnknown(refused);
+let deadTimer = 0;
+live.listen((event) => {
+  if (event === "state" && page) frame();
+  if (["died", "rearmed", "ended", "open", "reset"].includes(event) && page)
+    deadTimer ||= setTimeout(() => {
+      deadTimer = 0;
+      countDead();
+    }, SETTLE_MS);
+  if (event === "unknown") get(at(["me"])).catch(() => {});
+});
+addEventListener("hashchange", () => {
+  if (location.hash.startsWith("#token=")) {
+    tokenFromLink();
+    start();
+  } else if (page) show().then(() => main.focus({ preventScroll: true }));
+});
+addEventListener("keydown", key);
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => page?.refresh());
+start();

@@ -1,0 +1,96 @@
+// Listeners: how far each has read, how far its chain is, and whether its nodes answer.
+
+import { h } from "../dom.js";
+import { at, get } from "../api.js";
+import { command, empty, facts, head, status } from "../parts.js";
+import { count, plural, span } from "../words.js";
+
+const STATES = {
+  following: ["following", "good"],
+  waits: ["waits", "warn"],
+  halted: ["stopped", "bad"],
+  elsewhere: ["in another process", "calm"],
+};
+/** Blocks shown to the left of the cursor. */
+const BEHIND = 8;
+
+export const page = () => ({
+  title: "Listeners",
+  load: async () => (await get(at(["listeners"]))).listeners,
+  view: (listeners) => [
+    head("Listeners", "What reads chains and timers into the inbox."),
+    listeners.length === 0
+      ? empty(
+          "No listener has read anything yet.",
+          "Requests come by calls alone, or no chain was read so far. A route reads a chain by its events:",
+          command('[[routes.board.events]]\nchain = "main"\nevent = "Requested(uint256 indexed id, bytes payload)"\naddresses = ["0x…"]'),
+        )
+      : h("div", { class: "cards" }, listeners.map(card)),
+  ],
+});
+
+function card(one) {
+  const [word, kind] = STATES[one.state] ?? [one.state, "calm"];
+  const lag =
+    one.behind_blocks === undefined ? null : one.behind_blocks === 0 ? "at the head" : `${plural(one.behind_blocks, "block")} behind`;
+  return h(
+    "article",
+    { class: "card", "data-key": one.name },
+    h("header", {}, h("h2", {}, one.name), status(word, kind)),
+    one.detail && h("p", { class: kind === "bad" ? "trouble" : "note" }, one.detail),
+    one.head !== undefined && ruler(one),
+    facts(
+      [
+        ["Chain", one.origin],
+        ["Stored and final up to", one.cursor !== undefined && count(one.cursor)],
+        ["Read up to", one.read_to !== undefined && count(one.read_to)],
+        ["Chain's final block", one.finalized !== undefined && count(one.finalized)],
+        ["Chain's head", one.head !== undefined && count(one.head)],
+        ["Lag", lag],
+        ["Newest block read", one.behind_ms !== undefined && `${span(one.behind_ms)} old`],
+      ].filter(([, value]) => value !== false),
+    ),
+    one.nodes?.length > 0 &&
+      h(
+        "ul",
+        { class: "nodes", "aria-label": "Nodes" },
+        one.nodes.map((node) =>
+          h(
+            "li",
+            { class: node.healthy ? "good" : "bad" },
+            h("span", { class: "mono" }, node.name),
+            h("span", { class: "quiet" }, node.healthy ? "answers" : "does not answer well"),
+          ),
+        ),
+      ),
+  );
+}
+
+/** Cursor, final block and head on one line. */
+function ruler(one) {
+  const from = Math.max(0, Math.min(one.cursor ?? one.head, one.finalized ?? one.head) - BEHIND);
+  const place = (height) => `${(100 * (height - from)) / Math.max(1, one.head - from)}%`;
+  const mark = (height, name) => {
+    const element = h("span", { class: `tick ${name}`, title: `${name}: ${count(height)}` });
+    element.style.insetInlineStart = place(height);
+    return element;
+  };
+  const bar = (height, name) => {
+    const element = h("span", { class: `fill ${name}` });
+    element.style.inlineSize = place(height);
+    return element;
+  };
+  const read = one.read_to ?? one.cursor ?? from;
+  return h(
+    "div",
+    {
+      class: "ruler",
+      role: "img",
+      "aria-label": `cursor ${one.cursor ?? "none"}, read up to ${read}, final ${one.finalized ?? "none"}, head ${one.head}`,
+    },
+    bar(read, "read"),
+    bar(one.cursor ?? from, "stored"),
+    one.finalized !== undefined && mark(one.finalized, "final"),
+    mark(one.head, "head"),
+  );
+}

@@ -1,0 +1,184 @@
+// Routes as queues, in the words of Bull's Arena, for people who come from there.
+
+import { h } from "../dom.js";
+import { at, get, post } from "../api.js";
+import { act, badge, confirm, empty, head, json, requestLink, status, table } from "../parts.js";
+import { ago, count, plural, span } from "../words.js";
+import { turn } from "./routes.js";
+
+/** Arena's states, and which of ours they are. */
+const TABS = [
+  ["waiting", ["queued"]],
+  ["active", ["leased"]],
+  ["delayed", ["held"]],
+  ["answered", ["waiting", "ready", "assigned", "included", "confirmed"]],
+  ["failed", ["dead"]],
+  ["completed", null],
+];
+const NEXT = {
+  waiting: "Nothing waits for a worker.",
+  active: "No worker has anything of it in hand.",
+  delayed: "Nothing is put off.",
+  answered: "No answer is on its way.",
+  failed: "Nothing failed for good.",
+  completed: "Nothing has ended since this process began to listen.",
+};
+
+export const page = (given) => (given.rest.length ? one(given, given.rest[0], given.rest[1] ?? "waiting") : all());
+
+const sum = (counts, states) => counts.filter((found) => states.includes(found.state)).reduce((total, found) => total + found.requests, 0);
+const link = (queue, tab) => `#/queues/${encodeURIComponent(queue)}/${tab}`;
+
+const all = () => ({
+  title: "Queues",
+  load: async () => {
+    const [routes, counts] = await Promise.all([get(at(["routes"])), get(at(["counts"]))]);
+    return { routes: routes.routes, counts: counts.counts };
+  },
+  view: ({ routes, counts }) => [
+    head("Queues", "Every route is a queue. This is the same as Routes, in the words of Bull and Arena."),
+    routes.length === 0
+      ? empty("No queue is defined yet.", "A route in the configuration is one.")
+      : table(
+          [
+            { name: "Queue" },
+            { name: "" },
+            ...TABS.slice(0, 5).map(([tab]) => ({ name: tab[0].toUpperCase() + tab.slice(1), number: true })),
+          ],
+          routes.map((route) => {
+            const own = counts.filter((found) => found.route === route.name);
+            return {
+              key: route.name,
+              cells: [
+                h("a", { href: link(route.name, "waiting") }, route.name),
+                route.paused ? status("paused", "warn") : "",
+                ...TABS.slice(0, 5).map(([tab, states]) => {
+                  const n = sum(own, states);
+                  return h("a", { href: link(route.name, tab), class: n === 0 && "zero" }, count(n));
+                }),
+              ],
+            };
+          }),
+          "Queues",
+        ),
+  ],
+});
+
+function one({ refresh }, name, tab) {
+  /** Jobs that somebody opened, by id. */
+  const opened = new Map();
+  const toggle = (id) => async (event) => {
+    if (!event.currentTarget.open || opened.has(id)) return;
+    opened.set(id, await get(at(["requests", id])).catch((error) => error));
+    refresh();
+  };
+  const states = TABS.find(([known]) => known === tab)?.[1];
+  return {
+    title: `Queue ${name}`,
+    load: async () => {
+      const jobs =
+        tab === "completed"
+          ? get(at(["ended"], { route: name }))
+          : get(at(["requests"], { route: name, state: states?.join(), limit: 50 }));
+      const [routes, counts, found] = await Promise.all([get(at(["routes"])), get(at(["counts"])), jobs]);
+      return {
+        route: routes.routes.find((route) => route.name === name),
+        counts: counts.counts.filter((one) => one.route === name),
+        jobs: found.requests,
+        more: Boolean(found.next),
+      };
+    },
+    view: ({ route, counts, jobs, more }) => {
+      if (!route) return [head(name), empty(`No queue is called “${name}”.`, h("a", { href: "#/queues" }, "All queues"))];
+      return [
+        head(
+          name,
+          route.paused ? status("paused", "warn") : plural(sum(counts, ["queued"]), "waiting job"),
+          route.paused
+            ? act("Resume queue", () => turn(name, "resume", refresh), "primary")
+            : act("Pause queue", () => turn(name, "pause", refresh)),
+          tab === "failed" && jobs.length > 0 && h("a", { class: "button", href: `#/dead?route=${encodeURIComponent(name)}` }, "By cause"),
+        ),
+        h(
+          "nav",
+          { class: "tabs", "aria-label": "Jobs" },
+          TABS.map(([known, of]) =>
+            h(
+              "a",
+              { href: link(name, known), "aria-current": known === tab && "page" },
+              known,
+              of && h("span", { class: "quiet" }, count(sum(counts, of))),
+            ),
+          ),
+        ),
+        jobs.length === 0
+          ? empty(NEXT[tab] ?? "There is no such state.")
+          : h(
+              "ul",
+              { class: "jobs" },
+              jobs.map((job) => jobView(job, opened, toggle, refresh)),
+            ),
+        more &&
+          h("p", { class: "more" }, h("a", { href: `#/requests?route=${encodeURIComponent(name)}&state=${states.join()}` }, "All of them")),
+      ];
+    },
+  };
+}
+
+function jobView(job, opened, toggle, refresh) {
+  const found = opened.get(job.id);
+  const mend = (remedy, title, kind) => async () => {
+    const work = async () => {
+      await post(at(["requests", job.id, remedy]));
+      return "Done";
+    };
+    if (await confirm({ title, action: title.split(" ")[0], kind, work })) refresh();
+  };
+  return h(
+    "li",
+    { class: "card", "data-key": job.id },
+    h(
+      "details",
+      { ontoggle: toggle(job.id) },
+      h(
+        "summary",
+        {},
+        h("span", { class: "mono" }, job.id.slice(0, 12)),
+        badge(job.state),
+        h(
+          "span",
+          { class: "quiet" },
+          job.ended_at_ms
+            ? `${ago(job.ended_at_ms)}${job.admitted_at_ms ? `, took ${span(job.ended_at_ms - job.admitted_at_ms)}` : ""}`
+            : `came in ${ago(job.admitted_at_ms)}, ${plural(job.attempts, "attempt")}`,
+        ),
+        job.error && h("span", { class: "error-text" }, job.error.text),
+      ),
+      !found
+        ? h("p", { class: "quiet" }, "Loading")
+        : found instanceof Error
+          ? h("p", { class: "trouble" }, found.message)
+          : h(
+              "div",
+              { class: "beside" },
+              h(
+                "div",
+                {},
+                h("p", { class: "strong" }, "Data"),
+                found.payload === undefined ? h("p", { class: "quiet" }, "It has ended: its data is no longer kept.") : json(found.payload),
+              ),
+              found.response !== undefined && h("div", {}, h("p", { class: "strong" }, "Return value"), json(found.response)),
+            ),
+      h(
+        "p",
+        { class: "actions" },
+        requestLink(job.id),
+        job.state === "dead" && [
+          act("Retry", mend("retry", "Retry this job?", "primary")),
+          act("Remove", mend("drop", "Remove this job?", "danger")),
+        ],
+        ["queued", "held"].includes(job.state) && act("Remove", mend("cancel", "Remove this job?", "danger")),
+      ),
+    ),
+  );
+}

@@ -1,0 +1,220 @@
+//! What the journal told over time, what ended lately, and which requests a transaction carried.
+
+use axum::Json;
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Path, Query, State};
+use roundtrip::store::ReadExt;
+use roundtrip::words::{AttemptHash, RequestId, RouteName};
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+
+use super::Api;
+use super::body::Whole;
+use super::problem::Problem;
+use super::views::State as WireState;
+use crate::history::series::{REACH_MS, Step};
+
+/// How much is told unless asked for more, in milliseconds.
+const LAST_MS: u64 = 15 * 60 * 1000;
+/// Ends in one answer.
+const ENDS: usize = 100;
+const ENDS_MAX: usize = 1000;
+
+/// Of what, and how far back.
+#[derive(Clone, Debug, Default, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub(super) struct HistoryQuery {
+    /// Only of this route.
+    pub route: Option<String>,
+    /// The last so many milliseconds; a week at the most. The more, the coarser.
+    pub last_ms: Option<Whole>,
+}
+
+/// Steps over time: columns of equal length, oldest first.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub(super) struct WireHistory {
+    /// Since when this process has read the journal, in milliseconds since 1970; before, all is 0.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub since_ms: Option<u64>,
+    /// The time here.
+    pub now_ms: u64,
+    /// The length of time that one entry of a column is of.
+    pub step_ms: u64,
+    /// When the first one begins.
+    pub from_ms: u64,
+    /// Requests that came in.
+    pub admitted: Vec<u32>,
+    /// That workers took.
+    pub leased: Vec<u32>,
+    /// That were answered.
+    pub answered: Vec<u32>,
+    /// That got a slot of a lane.
+    pub assigned: Vec<u32>,
+    /// Whose transaction came into a block.
+    pub included: Vec<u32>,
+    /// That are done: at their route's depth, or delivered.
+    pub settled: Vec<u32>,
+    /// Failures that are tried again.
+    pub failed: Vec<u32>,
+    /// That became dead letters.
+    pub died: Vec<u32>,
+    /// Half of those that settled took no longer from their admission, in milliseconds, within an eighth.
+    pub half_ms: Vec<Option<u64>>,
+    /// 99 of 100 of them took no longer.
+    pub most_ms: Vec<Option<u64>>,
+}
+
+/// How many requests took each step over time, and how long they took.
+///
+/// It is told from the journal by the process that is asked, which keeps it in memory: after a
+/// start it reaches back as far as the journal, but not beyond 100,000 of its entries.
+#[utoipa::path(
+    get, path = "/v1/history", tag = "watch", params(HistoryQuery),
+    responses(
+        (status = 200, description = "The columns.", body = WireHistory),
+        Problem,
+    ),
+)]
+pub(super) async fn history(
+    State(api): State<Api>,
+    query: Result<Query<HistoryQuery>, QueryRejection>,
+) -> Result<Json<WireHistory>, Problem> {
+    let Query(query) = query?;
+    let now = api.now();
+    let (mut table, since) = {
+        let book = api.premises.history.book();
+        let last_ms = query.last_ms.map_or(LAST_MS, |last| last.0).clamp(1, REACH_MS);
+        (book.table(query.route.as_deref(), now, last_ms), book.since())
+    };
+    let mut column = |step: Step| std::mem::take(&mut table.steps[step as usize]);
+    Ok(Json(WireHistory {
+        since_ms: since.map(|since| since.0),
+        now_ms: now.0,
+        admitted: column(Step::Admitted),
+        leased: column(Step::Leased),
+        answered: column(Step::Answered),
+        assigned: column(Step::Assigned),
+        included: column(Step::Included),
+        settled: column(Step::Settled),
+        failed: column(Step::Failed),
+        died: column(Step::Died),
+        step_ms: table.step_ms,
+        from_ms: table.from_ms,
+        half_ms: table.half_ms,
+        most_ms: table.most_ms,
+    }))
+}
+
+/// Which ends.
+#[derive(Clone, Debug, Default, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub(super) struct EndedQuery {
+    /// Only of this route.
+    pub route: Option<String>,
+    /// At most so many.
+    pub limit: Option<usize>,
+}
+
+/// What ended lately.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub(super) struct WireEnds {
+    /// Newest first.
+    pub requests: Vec<WireEnd>,
+}
+
+/// A request that ended.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub(super) struct WireEnd {
+    /// Its id.
+    pub id: String,
+    /// Its route, if this process knows it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub route: Option<String>,
+    /// How it ended.
+    pub state: WireState,
+    /// When it came in, if this process knows it, in milliseconds since 1970.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub admitted_at_ms: Option<u64>,
+    /// When it ended.
+    pub ended_at_ms: u64,
+}
+
+/// The requests that ended lately, newest first: at most 2,000, as this process was told.
+#[utoipa::path(
+    get, path = "/v1/ended", tag = "watch", params(EndedQuery),
+    responses(
+        (status = 200, description = "What ended.", body = WireEnds),
+        Problem,
+    ),
+)]
+pub(super) async fn ended(
+    State(api): State<Api>,
+    query: Result<Query<EndedQuery>, QueryRejection>,
+) -> Result<Json<WireEnds>, Problem> {
+    let Query(query) = query?;
+    let route = query.route.as_deref().map(RouteName::new).transpose()?;
+    let book = api.premises.history.book();
+    let wanted = book.ended().filter(|ended| route.is_none() || ended.route == route);
+    let requests = wanted.take(query.limit.unwrap_or(ENDS).clamp(1, ENDS_MAX)).map(|ended| WireEnd {
+        id: ended.id.to_string(),
+        route: ended.route.as_ref().map(ToString::to_string),
+        state: ended.end.into(),
+        admitted_at_ms: ended.admitted_at.map(|at| at.0),
+        ended_at_ms: ended.at.0,
+    });
+    Ok(Json(WireEnds { requests: requests.collect() }))
+}
+
+/// What a transaction carries.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub(super) struct WireTransaction {
+    /// Its hash.
+    pub hash: String,
+    /// The lane that it is of, while its slot is not final.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lane: Option<String>,
+    /// Its slot.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub nonce: Option<u64>,
+    /// The requests whose answers it carries.
+    pub requests: Vec<String>,
+}
+
+/// The requests whose answers a transaction carries.
+///
+/// Every signed attempt is known while its slot is not final; afterwards the one that was mined,
+/// as long as this process remembers it.
+#[utoipa::path(
+    get, path = "/v1/transactions/{hash}", tag = "watch",
+    params(("hash" = String, Path, description = "The transaction's hash.")),
+    responses(
+        (status = 200, description = "What it carries.", body = WireTransaction),
+        Problem,
+    ),
+)]
+pub(super) async fn transaction(
+    State(api): State<Api>,
+    Path(hash): Path<String>,
+) -> Result<Json<WireTransaction>, Problem> {
+    let attempt: AttemptHash = hash.strip_prefix("0x").unwrap_or(&hash).parse()?;
+    let found = |requests: &[RequestId], slot: Option<(String, u64)>| {
+        let (lane, nonce) = slot.unzip();
+        let requests = requests.iter().map(ToString::to_string).collect();
+        Ok(Json(WireTransaction { hash: format!("0x{attempt}"), lane, nonce, requests }))
+    };
+    for lane in api.store.lanes().await? {
+        let Some(lane) = api.store.lane(lane.name).await? else { continue };
+        let carries = lane.parcels.iter().find(|parcel| parcel.attempts.iter().any(|one| one.hash == attempt));
+        if let Some(parcel) = carries {
+            return found(&parcel.deliveries, Some((lane.name.to_string(), parcel.nonce.0)));
+        }
+    }
+    match api.premises.history.book().carried_by(&attempt) {
+        [] => Err(Problem::not_found(format!(
+            "no transaction 0x{attempt} is known here: it is of somebody else, or so old that it is forgotten"
+        ))),
+        requests => found(requests, None),
+    }
+}

@@ -1,0 +1,315 @@
+//! What the journal told, kept for charts: steps over time, what ended lately, and which
+//! transaction carried what.
+//!
+//! ```text
+//!   journal ──▶ follow ──▶ Book: counts by time and route, the newest ends, transactions by hash
+//! ```
+//!
+//! The journal tells of all processes, so each one that serves the API knows the same. All of it
+//! is memory, bounded, and can be lost: after a start it is made anew of what the journal still
+//! holds, up to a bound. Failure modes: a store that is away leaves a hole, never a wrong count.
+
+pub mod series;
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use roundtrip::inbox::End;
+use roundtrip::station::{Shutdown, StationError};
+use roundtrip::store::journal::{Entry, Event, Subject};
+use roundtrip::store::{ReadExt, Store, Topic};
+use roundtrip::words::{AttemptHash, PAGE_MAX, RequestId, RouteName, UnixMs};
+
+use series::{Series, Step, Table};
+
+/// Entries of the journal that are read at a start.
+const ENTRIES_AT_START: u64 = 100_000;
+/// Live requests of which route and admission are remembered.
+const FOLLOWED_MAX: usize = 100_000;
+/// Routes with a series of their own; what others do is counted in the total alone.
+const ROUTES_MAX: usize = 32;
+/// Ends that are remembered.
+const ENDED_MAX: usize = 2_000;
+/// Transactions that are remembered.
+const TRANSACTIONS_MAX: usize = 50_000;
+/// How long a look waits after the one before, hint or not.
+const REST: Duration = Duration::from_millis(100);
+/// How often to look without a hint.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// What is known of a live request.
+#[derive(Clone, Copy, Debug)]
+struct Followed {
+    route: usize,
+    admitted_at: UnixMs,
+    settled: bool,
+}
+
+/// A request that ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ended {
+    /// Which.
+    pub id: RequestId,
+    /// Its route, if its admission is remembered.
+    pub route: Option<RouteName>,
+    /// When it came in, if that is remembered.
+    pub admitted_at: Option<UnixMs>,
+    /// How it ended.
+    pub end: End,
+    /// When.
+    pub at: UnixMs,
+}
+
+/// What was learned from the journal.
+#[derive(Debug, Default)]
+pub struct Book {
+    total: Series,
+    routes: Vec<(RouteName, Series)>,
+    followed: HashMap<RequestId, Followed>,
+    /// In the order in which they came; the oldest is forgotten first.
+    order: VecDeque<RequestId>,
+    ended: VecDeque<Ended>,
+    transactions: HashMap<AttemptHash, Vec<RequestId>>,
+    transaction_order: VecDeque<AttemptHash>,
+    since: Option<UnixMs>,
+}
+
+impl Book {
+    /// Takes one entry of the journal.
+    pub fn note(&mut self, entry: &Entry) {
+        self.since.get_or_insert(entry.at);
+        let Subject::Request(id) = entry.subject else { return };
+        let step = match &entry.event {
+            Event::Admitted { route, .. } => {
+                self.follow(id, route, entry.at);
+                Step::Admitted
+            }
+            Event::Leased { .. } => Step::Leased,
+            Event::Answered => Step::Answered,
+            Event::Assigned { .. } => Step::Assigned,
+            Event::Mined { block } => {
+                self.carried(block.attempt, id);
+                Step::Included
+            }
+            Event::Confirmed { block } => {
+                self.carried(block.attempt, id);
+                return self.settle(id, entry.at);
+            }
+            Event::Published { .. } => return self.settle(id, entry.at),
+            Event::Failed { .. } => Step::Failed,
+            Event::Died { .. } => Step::Died,
+            Event::Ended { end } => return self.end(id, *end, entry.at),
+            _ => return,
+        };
+        self.count(id, entry.at, step);
+    }
+
+    fn follow(&mut self, id: RequestId, route: &RouteName, admitted_at: UnixMs) {
+        let known = self.routes.iter().position(|(name, _)| name == route);
+        let route = known.unwrap_or_else(|| {
+            if self.routes.len() < ROUTES_MAX {
+                self.routes.push((route.clone(), Series::default()));
+                return self.routes.len() - 1;
+            }
+            usize::MAX
+        });
+        if self.order.len() == FOLLOWED_MAX
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.followed.remove(&oldest);
+        }
+        self.followed.insert(id, Followed { route, admitted_at, settled: false });
+        self.order.push_back(id);
+    }
+
+    fn series_of(&mut self, id: RequestId) -> Option<&mut Series> {
+        let route = self.followed.get(&id)?.route;
+        self.routes.get_mut(route).map(|(_, series)| series)
+    }
+
+    fn count(&mut self, id: RequestId, at: UnixMs, step: Step) {
+        self.total.note(at.0, step);
+        if let Some(series) = self.series_of(id) {
+            series.note(at.0, step);
+        }
+    }
+
+    /// Counts a request that is done, once; one of which nothing is remembered is counted by its end.
+    fn settle(&mut self, id: RequestId, at: UnixMs) {
+        let Some(followed) = self.followed.get_mut(&id) else { return };
+        if std::mem::replace(&mut followed.settled, true) {
+            return;
+        }
+        let wait_ms = at.since(followed.admitted_at);
+        self.total.settled(at.0, wait_ms);
+        if let Some(series) = self.series_of(id) {
+            series.settled(at.0, wait_ms);
+        }
+    }
+
+    fn end(&mut self, id: RequestId, end: End, at: UnixMs) {
+        let known = self.followed.get(&id).copied();
+        match (end, known) {
+            (End::Settled, Some(_)) => self.settle(id, at),
+            (End::Settled, None) => self.total.note(at.0, Step::Settled),
+            _ => {}
+        }
+        self.followed.remove(&id);
+        let route = known.and_then(|known| self.routes.get(known.route)).map(|(name, _)| name.clone());
+        if self.ended.len() == ENDED_MAX {
+            self.ended.pop_front();
+        }
+        self.ended.push_back(Ended { id, route, admitted_at: known.map(|known| known.admitted_at), end, at });
+    }
+
+    fn carried(&mut self, hash: AttemptHash, id: RequestId) {
+        if !self.transactions.contains_key(&hash) {
+            if self.transaction_order.len() == TRANSACTIONS_MAX
+                && let Some(oldest) = self.transaction_order.pop_front()
+            {
+                self.transactions.remove(&oldest);
+            }
+            self.transaction_order.push_back(hash);
+        }
+        let requests = self.transactions.entry(hash).or_default();
+        if !requests.contains(&id) {
+            requests.push(id);
+        }
+    }
+
+    /// Since when the journal was read.
+    pub fn since(&self) -> Option<UnixMs> {
+        self.since
+    }
+
+    /// The last so many milliseconds of everything, or of one route.
+    pub fn table(&self, route: Option<&str>, now: UnixMs, last_ms: u64) -> Table {
+        let of_route = |name: &str| self.routes.iter().find(|(route, _)| route.as_str() == name);
+        match route {
+            None => self.total.table(now.0, last_ms),
+            Some(name) => match of_route(name) {
+                Some((_, series)) => series.table(now.0, last_ms),
+                None => Series::default().table(now.0, last_ms),
+            },
+        }
+    }
+
+    /// What ended lately, newest first.
+    pub fn ended(&self) -> impl Iterator<Item = &Ended> {
+        self.ended.iter().rev()
+    }
+
+    /// The requests whose answers a transaction carried.
+    pub fn carried_by(&self, hash: &AttemptHash) -> &[RequestId] {
+        self.transactions.get(hash).map_or(&[], Vec::as_slice)
+    }
+}
+
+/// What was learned from the journal, by whoever follows it.
+#[derive(Clone, Debug, Default)]
+pub struct History(Arc<Mutex<Book>>);
+
+impl History {
+    /// What is known now.
+    pub fn book(&self) -> MutexGuard<'_, Book> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Follows the journal until told to stop.
+    pub async fn follow(self, store: Arc<dyn Store>, shutdown: Shutdown) -> Result<(), StationError> {
+        let mut changes = store.changes(Topic::Journal);
+        let mut from = None;
+        while !shutdown.is_cancelled() {
+            // A store that does not answer now is asked again.
+            let more = match from {
+                None => {
+                    let head = store.journal(u64::MAX, 1).await.ok().map(|page| page.head);
+                    from = head.map(|head| head.saturating_sub(ENTRIES_AT_START));
+                    from.is_some()
+                }
+                Some(place) => match store.journal(place, PAGE_MAX).await {
+                    Ok(page) => {
+                        let mut book = self.book();
+                        page.entries.iter().for_each(|entry| book.note(entry));
+                        from = Some(page.entries.last().map_or(page.head, |entry| entry.position + 1));
+                        page.entries.len() == PAGE_MAX
+                    }
+                    Err(_) => false,
+                },
+            };
+            if more {
+                continue;
+            }
+            // Steps that come in quick succession are read together, so that following costs the store little.
+            tokio::select! {
+                () = async {
+                    tokio::time::sleep(REST).await;
+                    changes.hinted().await;
+                } => {}
+                () = tokio::time::sleep(LOOK_EVERY) => {}
+                () = shutdown.cancelled() => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+    use super::*;
+    use roundtrip::sender::Block;
+    use roundtrip::words::{Height, Position};
+
+    const NOW: UnixMs = UnixMs(1_790_000_000_000);
+
+    fn entry(id: u8, at: u64, event: Event) -> Entry {
+        let subject = Subject::Request(RequestId([id; 32]));
+        Entry { position: 1, at: UnixMs(NOW.0 + at), subject, event, previous: 0 }
+    }
+
+    fn admitted(route: &str) -> Event {
+        Event::Admitted { route: RouteName::new(route).unwrap(), generation: 0 }
+    }
+
+    fn sums(book: &Book, route: Option<&str>) -> [u32; Step::COUNT] {
+        book.table(route, UnixMs(NOW.0 + 60_000), 120_000).steps.map(|column| column.iter().sum())
+    }
+
+    #[test]
+    fn a_request_is_settled_once_and_counted_for_its_route() {
+        let mut book = Book::default();
+        let at = Position { height: Height(7), hash: [1; 32] };
+        let block = Block { attempt: AttemptHash([9; 32]), at };
+        book.note(&entry(1, 0, admitted("a")));
+        book.note(&entry(1, 10, Event::Answered));
+        book.note(&entry(1, 20, Event::Mined { block }));
+        book.note(&entry(1, 100, Event::Confirmed { block }));
+        book.note(&entry(1, 900, Event::Ended { end: End::Settled }));
+        book.note(&entry(2, 0, admitted("b")));
+        let admitted_and_settled = |sums: [u32; Step::COUNT]| (sums[0], sums[Step::Settled as usize]);
+        assert_eq!(admitted_and_settled(sums(&book, None)), (2, 1));
+        assert_eq!(admitted_and_settled(sums(&book, Some("a"))), (1, 1));
+        assert_eq!(admitted_and_settled(sums(&book, Some("b"))), (1, 0));
+        assert_eq!(sums(&book, Some("unheard of")), [0; Step::COUNT]);
+        assert_eq!(book.carried_by(&AttemptHash([9; 32])), [RequestId([1; 32])]);
+        let ended: Vec<_> = book.ended().map(|ended| (ended.route.as_ref().unwrap().to_string(), ended.end)).collect();
+        assert_eq!(ended, [("a".to_owned(), End::Settled)]);
+    }
+
+    #[test]
+    fn what_is_remembered_is_bounded() {
+        let mut book = Book::default();
+        for n in 0..FOLLOWED_MAX + 10 {
+            let id = RequestId::of(&[&n.to_le_bytes()]);
+            book.note(&Entry { subject: Subject::Request(id), ..entry(0, 0, admitted("a")) });
+        }
+        assert_eq!((book.followed.len(), book.order.len()), (FOLLOWED_MAX, FOLLOWED_MAX));
+        for n in 0..ENDED_MAX + 10 {
+            let id = RequestId::of(&[&n.to_le_bytes()]);
+            book.note(&Entry { subject: Subject::Request(id), ..entry(0, 0, Event::Ended { end: End::Expired }) });
+        }
+        assert_eq!(book.ended.len(), ENDED_MAX);
+    }
+}

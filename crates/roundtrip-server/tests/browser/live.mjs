@@ -1,0 +1,40 @@
+// What happens is shown without a reload, and goes on being shown after the server was away.
+
+import { ask, assert, browse, go, says, submit, work } from "./browser.mjs";
+
+await browse(async (page) => {
+  page.expected = ["ERR_", "503"];
+  await says(page, "h1", "Overview");
+  await says(page, ".connection", "Live");
+  await page.evaluate(() => {
+    window.same = true;
+  });
+
+  // An empty store says what to do next.
+  await go(page, "#/requests", "Requests");
+  await says(page, ".empty", "No request is live");
+  await says(page, ".empty pre", "curl -X POST");
+
+  // A request appears, is worked on, and moves.
+  const id = await submit("square", { n: 7 });
+  await says(page, `a[href="#/requests/${id}"]`, id.slice(0, 6));
+  await go(page, `#/requests/${id}`, id.slice(0, 6));
+  await says(page, ".head .badge", "queued");
+  await work("square", { square: 49 });
+  await says(page, ".head .badge", "ready");
+  await says(page, ".timeline", "Answered");
+  await says(page, "pre.json", "49");
+
+  // The server goes, and comes back at the same place; nobody reloads.
+  await go(page, "#/", "Overview");
+  await ask("stop");
+  await says(page, ".connection", "Reconnecting");
+  assert.ok(await page.locator(".flow").isVisible(), "what was shown stays");
+  await ask("start");
+  await says(page, ".connection", "Live");
+  await submit("cube", { n: 2 });
+  await work("cube", { error: "cubes are too hard" });
+  await says(page, ".attention", "1 dead letter");
+  await says(page, ".bubble", "1");
+  assert.equal(await page.evaluate(() => window.same), true, "the page was not reloaded");
+});

@@ -1,0 +1,90 @@
+// Requests are found by whatever somebody knows of them; dead letters are retried, one and many.
+
+import { DEAD, SETTLED, TRANSACTION, assert, browse, call, confirmed, go, says } from "./browser.mjs";
+
+/** Waits until a table has so many rows. */
+const rows = (page, count) => page.waitForFunction((count) => document.querySelectorAll("tbody tr").length === count, count);
+const dead = async (route) => (await call(`/v1/requests?state=dead&route=${route}&limit=1000`)).requests;
+
+await browse(async (page) => {
+  page.expected = ["404"];
+  const search = async (text) => {
+    await go(page, "#/requests", "Requests");
+    await page.keyboard.press("/");
+    await page.locator("#search").fill(text);
+    await page.keyboard.press("Enter");
+  };
+  // By id, also of what has ended: its whole story.
+  await search(SETTLED);
+  await says(page, "main h1", SETTLED.slice(0, 6));
+  const story = await page.locator(".timeline li").evaluateAll((all) => all.map((one) => one.dataset.event));
+  assert.deepEqual(story, ["admitted", "leased", "answered", "finalized", "assigned", "included", "confirmed", "ended"]);
+  await says(page, ".timeline", "by pricer-");
+  await says(page, ".timeline", TRANSACTION.slice(0, 8));
+  // By the hash of a transaction.
+  await search(TRANSACTION);
+  await says(page, "main .card", "Transaction");
+  await page.locator(`a[href="#/requests/${SETTLED}"]`).waitFor();
+  // By the beginning of an id, a route, a state, and words of an error.
+  await search(DEAD.slice(0, 9));
+  await rows(page, 1);
+  await search("no such image");
+  await says(page, "tbody .error-text", "no such image");
+  await rows(page, 4);
+  await page.getByLabel("Route").selectOption("prices");
+  await says(page, ".empty", "No live request fits");
+  await go(page, "#/requests?state=leased&route=prices", "Requests");
+  await says(page, "tbody", "with pricer-1");
+  await search("ab".repeat(32));
+  await says(page, "[role=alert]", "Nothing is known by this hash");
+  await page.getByLabel("State").selectOption("ended");
+  await page.goto(page.url().replace(/q=[^&]*&?/, ""));
+  await says(page, "tbody .badge", "settled");
+
+  // A page of one that is under way: what was asked, its bytes, its trace, its answer as a call.
+  const [sent] = (await call("/v1/requests?state=assigned&route=prices")).requests;
+  await go(page, `#/requests/${sent.id}`, sent.id.slice(0, 6));
+  await says(page, "pre.json", "ETH/USD".slice(3, 4));
+  await says(page, ".facts", "Trace");
+  await page.getByRole("button", { name: "Raw bytes" }).first().click();
+  await says(page, ".dump", "000000  7b 22");
+  await says(page, ".attempts", "respond(uint256,uint256,bytes)");
+  await says(page, ".attempts", "gwei");
+
+  // One dead letter is retried.
+  await go(page, `#/requests/${DEAD}`, DEAD.slice(0, 6));
+  await says(page, ".trouble", "It could not be answered");
+  await confirmed(page, "Retry");
+  await says(page, ".head .badge", "queued");
+  await says(page, ".timeline", "To be tried again");
+
+  // Many are: those of one cause, after a look at them; then the rest are dropped.
+  await go(page, "#/dead?route=thumbnails", "Dead letters");
+  const busy = page.locator(".causes li", { hasText: "the encoder answered … after … ms" });
+  await says(page, ".causes", "23");
+  await busy.getByRole("button", { name: "Retry" }).click();
+  await says(page, "dialog h2", "Retry 23 dead letters?");
+  await says(page, "dialog .preview", "23 on thumbnails");
+  await page.getByRole("button", { name: "Retry 23" }).click();
+  await says(page, ".toast", "23 dead letters to be tried again");
+  await busy.waitFor({ state: "detached" });
+  assert.deepEqual(
+    (await dead("thumbnails")).map((one) => one.error.text.slice(0, 13)),
+    Array(3).fill("no such image"),
+  );
+  await page.getByRole("button", { name: "Drop all" }).click();
+  await page.getByRole("button", { name: "Drop 3" }).click();
+  await says(page, ".empty", "thumbnails has no dead letters");
+  assert.equal((await dead("thumbnails")).length, 0);
+  // Those of the other side have their answers.
+  await go(page, "#/dead", "Dead letters");
+  await says(page, "h2", "Could not be delivered");
+  await says(page, ".causes", "StalePrice");
+
+  // The same by name, as Arena shows it.
+  await go(page, "#/queues", "Queues");
+  await page.getByRole("link", { name: "thumbnails" }).click();
+  await says(page, ".tabs [aria-current]", "waiting");
+  await page.locator(".jobs summary").first().click();
+  await says(page, ".jobs pre.json", "image");
+});

@@ -1,0 +1,169 @@
+//! The dashboard in a real browser, headless, on the real program: a script for each area under
+//! `tests/browser`, which looks at what people see and does what they do.
+
+mod still;
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use alloy::primitives::{Bytes, keccak256};
+use roundtrip_evm::testkit::account::dev_key;
+use roundtrip_evm::testkit::deployment::answer_to;
+use roundtrip_server::api::auth::{Role, sign};
+use serde_json::json;
+
+use super::chain::Site;
+use super::fuzz::tools;
+use super::program::Program;
+
+const SECRET: &str = "a secret of more than 32 bytes, for tests";
+const HOUR: Duration = Duration::from_secs(3600);
+const CONFIG: &str = r#"
+[store]
+url = "sqlite:store.db"
+
+[api.auth]
+secret = { env = "API_SECRET" }
+
+[routes.square]
+to = "caller"
+backoff = { first = "0s" }
+
+[routes.cube]
+to = "caller"
+
+[destinations.caller.keep]
+at_least = "1h"
+"#;
+
+fn token(roles: &[Role], length: Duration) -> String {
+    sign(SECRET.as_bytes(), "ada", roles, length).unwrap()
+}
+
+fn expired() -> String {
+    let claims = json!({"sub": "ada", "exp": 1_700_000_000, "roles": ["operator"]});
+    let key = jsonwebtoken::EncodingKey::from_secret(SECRET.as_bytes());
+    jsonwebtoken::encode(&jsonwebtoken::Header::default(), &claims, &key).unwrap()
+}
+
+fn start(folder: &Path, config: &str) -> Program {
+    let key = dev_key(0).to_bytes().to_string();
+    Program::start_as(folder, config, &[("API_SECRET", SECRET), ("KEY", &key)], &["api"])
+}
+
+/// Where the browser is.
+fn browser() -> PathBuf {
+    let named = std::env::var_os("ROUNDTRIP_CHROMIUM").map(PathBuf::from);
+    let found = std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default())
+        .flat_map(|folder| ["chromium", "chromium-browser", "google-chrome"].map(|name| folder.join(name)))
+        .find(|path| path.is_file());
+    named.or(found).expect("chromium is not there: run make tools")
+}
+
+/// Runs a script against a program. When it says `ask NAME`, that is done before it goes on.
+fn run(script: &str, base: &str, given: &[(&str, &str)], mut asked: impl FnMut(&str)) {
+    let all = [Role::Viewer, Role::Submitter, Role::Worker, Role::Operator];
+    let mut child = Command::new("node")
+        .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/browser").join(script))
+        .env("ROUNDTRIP_TOOLS", std::fs::canonicalize(tools()).unwrap())
+        .env("BROWSER", browser())
+        .env("BASE", base)
+        .env("OPERATOR", token(&all, HOUR))
+        .env("VIEWER", token(&[Role::Viewer], HOUR))
+        .env("EXPIRED", expired())
+        .envs(given.iter().copied())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut answers = child.stdin.take().unwrap();
+    let mut said = Vec::new();
+    for line in BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok) {
+        if let Some(what) = line.strip_prefix("ask ") {
+            asked(what);
+            writeln!(answers, "done").unwrap();
+        }
+        said.push(line);
+    }
+    let said = said.join("\n");
+    assert!(child.wait().unwrap().success(), "{script}:\n{said}");
+    println!("{script}: {said}");
+}
+
+fn alone(script: &str, program: &Program, given: &[(&str, &str)]) {
+    run(script, program.base(), given, |what| panic!("{script} asks for {what}"));
+}
+
+#[tokio::test]
+async fn whoever_has_a_good_token_is_let_in_and_sees_what_their_role_may_do() {
+    let folder = tempfile::tempdir().unwrap();
+    still::paint(folder.path(), 5).await;
+    alone("session.mjs", &start(folder.path(), &still::config()), &[]);
+}
+
+#[tokio::test]
+async fn what_happens_is_shown_as_it_happens_through_a_restart() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut program = Some(start(folder.path(), CONFIG));
+    let base = program.as_ref().unwrap().base().to_owned();
+    let address = base.trim_start_matches("http://").to_owned();
+    run("live.mjs", &base, &[], |what| match what {
+        "stop" => drop(program.take().unwrap().stop()),
+        "start" => {
+            let given = [("API_SECRET", SECRET), ("ROUNDTRIP__API__LISTEN", address.as_str())];
+            program = Some(Program::start_as(folder.path(), CONFIG, &given, &["api"]));
+        }
+        other => panic!("{other}"),
+    });
+}
+
+#[tokio::test]
+async fn requests_are_found_and_mended_by_whoever_looks_for_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let still = still::paint(folder.path(), 5).await;
+    let given =
+        [("SETTLED", still.settled.to_string()), ("TRANSACTION", still.transaction), ("DEAD", still.dead.to_string())];
+    let given: Vec<(&str, &str)> = given.iter().map(|(name, value)| (*name, value.as_str())).collect();
+    alone("requests.mjs", &start(folder.path(), &still::config()), &given);
+}
+
+#[tokio::test]
+async fn a_lane_is_drawn_slot_by_slot_and_a_route_is_paused_and_resumed() {
+    let folder = tempfile::tempdir().unwrap();
+    still::paint(folder.path(), 2).await;
+    alone("lanes.mjs", &start(folder.path(), &still::config()), &[]);
+}
+
+#[tokio::test]
+async fn ten_thousand_requests_are_shown_without_lag() {
+    let folder = tempfile::tempdir().unwrap();
+    alone("many.mjs", &start(folder.path(), CONFIG), &[]);
+}
+
+#[tokio::test]
+async fn every_page_can_be_used_by_everybody_in_light_and_dark_and_on_a_phone() {
+    let folder = tempfile::tempdir().unwrap();
+    // More of the past, where somebody wants pictures of it.
+    let rounds = if std::env::var_os("SHOTS").is_some() { 540 } else { 5 };
+    let still = still::paint(folder.path(), rounds).await;
+    let given = [("SETTLED", still.settled.to_string()), ("DEAD", still.dead.to_string())];
+    let given: Vec<(&str, &str)> = given.iter().map(|(name, value)| (*name, value.as_str())).collect();
+    alone("pages.mjs", &start(folder.path(), &still::config()), &given);
+}
+
+#[tokio::test]
+async fn a_request_of_a_chain_is_followed_from_seen_to_settled() {
+    let (site, folder) = (Site::ready(200).await, tempfile::tempdir().unwrap());
+    let program = site.start(folder.path(), &site.config("sqlite:store.db"), &[]);
+    let payload = Bytes::from_static(b"hello");
+    let submitter = site.ask(std::slice::from_ref(&payload));
+    let (base, content, answer) = (program.base().to_owned(), keccak256(&payload).to_string(), answer_to(&payload));
+    let script = tokio::task::spawn_blocking(move || {
+        let given = [("CONTENT", content.as_str()), ("ANSWER", &answer.to_string())];
+        run("chain.mjs", &base, &given, |what| panic!("{what}"));
+    });
+    script.await.unwrap();
+    submitter.finish().await.unwrap();
+}
