@@ -119,7 +119,7 @@ impl Sender {
         if let Some(open) = gate.known_for(self.options.poll) {
             return Ok(open);
         }
-        let known = persist::read(|| self.store.lanes()).await?;
+        let known = persist::read(|| self.store.lane_outlines()).await?;
         let ours = known.iter().filter(|lane| lane.destination == self.destination);
         let uncompared = |name: &LaneName| lanes.iter().any(|held| held.name == *name && !held.open);
         let closed = ours.filter(|lane| lane.status == LaneStatus::Stopped || uncompared(&lane.name)).count();

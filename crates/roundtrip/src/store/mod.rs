@@ -185,6 +185,8 @@ named_reads! {
     routes() -> Vec<query::RouteView> = Query::Routes => Routes;
     /// All lanes, without their parcels.
     lanes() -> Vec<query::LaneView> = Query::Lanes => Lanes;
+    /// All lanes, without anything of what is under way on them.
+    lane_outlines() -> Vec<query::LaneOutline> = Query::LaneOutlines => LaneOutlines;
     /// One lane with its parcels.
     lane(name: crate::words::LaneName) -> Option<query::LaneView> = Query::Lane(name) => Lane;
     /// A listener's cursor.

@@ -45,6 +45,9 @@ pub enum Query {
     Routes,
     /// All lanes, without their parcels.
     Lanes,
+    /// All lanes, without anything of what is under way on them: what a look at each costs does not
+    /// grow with that.
+    LaneOutlines,
     /// One lane with its parcels.
     Lane(LaneName),
     /// A listener's cursor.
@@ -106,6 +109,8 @@ pub enum Reply {
     Routes(Vec<RouteView>),
     /// To `Lanes`.
     Lanes(Vec<LaneView>),
+    /// To `LaneOutlines`.
+    LaneOutlines(Vec<LaneOutline>),
     /// To `Lane`.
     Lane(Option<LaneView>),
     /// To `Cursor`.
@@ -334,6 +339,17 @@ pub struct RouteView {
     pub policy: RoutePolicy,
     /// Whether it hands out nothing.
     pub paused: bool,
+}
+
+/// A lane, as far as it is known without what is under way on it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LaneOutline {
+    /// Its name.
+    pub name: LaneName,
+    /// Whose deliveries it takes.
+    pub destination: Destination,
+    /// Whether it takes new parcels.
+    pub status: LaneStatus,
 }
 
 /// A lane.

@@ -416,3 +416,34 @@ async fn a_connection_that_breaks_leaves_the_outcome_unknown() {
         assert_eq!(store.counts().await.unwrap()[0].requests, before + n);
     }
 }
+
+/// What a read asks for comes with where the store stands: a commit cannot come in between, however many there
+/// are, and no read has to take a turn that ticks would wait for.
+#[tokio::test]
+async fn a_read_is_one_call_whatever_is_written_before_it() {
+    let server = RedisServer::start(RedisServer::UNSYNCED).unwrap();
+    let open = || RedisStore::new(&server.url("calls"), OPTIONS).unwrap();
+    let (reader, writer) = (open(), open());
+    let policy = RoutePolicy { destination: Some(destination()), ..policy() };
+    writer.apply_one(Define { route: route(), policy }).await.unwrap();
+    let order = |order| LaneOrder { lane: lane(), order };
+    writer.apply_one(order(Order::Open { destination: destination(), window: 4, first: Nonce(0) })).await.unwrap();
+    reader.lane(lane()).await.unwrap();
+    let calls = || {
+        let stats = server.said(&["INFO", "commandstats"]).unwrap();
+        let count = stats.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:calls=")?.split(',').next());
+        count.unwrap().parse::<u64>().unwrap()
+    };
+    for paused in [true, false, true, false] {
+        let told = if paused { Order::Pause { reason: "why".into() } } else { Order::Resume };
+        writer.apply_one(order(told)).await.unwrap();
+        let before = calls();
+        let status = reader.lane(lane()).await.unwrap().unwrap().status;
+        assert_eq!((status == LaneStatus::Active, calls() - before), (!paused, 1));
+        assert_eq!((reader.ready(destination(), 5).await.unwrap().len(), calls() - before), (0, 2));
+        assert_eq!(
+            (reader.lane_outlines().await.unwrap()[0].status == LaneStatus::Active, calls() - before),
+            (!paused, 3)
+        );
+    }
+}

@@ -77,7 +77,13 @@ async fn fetch<L: Lender>(
             fetched.fly(lender, vec![Want::ItemPayloads { group, skip, limit, bytes: REPLY_BYTES_MAX }]).await?;
             Ok(fetched)
         }
-        Query::Counts | Query::Routes | Query::Cursor(_) | Query::Cursors | Query::Origins | Query::Seat(_) => {
+        Query::Counts
+        | Query::Routes
+        | Query::LaneOutlines
+        | Query::Cursor(_)
+        | Query::Cursors
+        | Query::Origins
+        | Query::Seat(_) => {
             Ok(Fetched::default())
         }
     }

@@ -12,8 +12,8 @@ use crate::sender::{Lane, LaneStatus, Parcel, Stage};
 use crate::store::disk::{ColdReceipt, Disk};
 use crate::store::journal::Entry;
 use crate::store::query::{
-    Bodies, Count, Found, GroupView, ItemView, JournalPage, LaneView, ListFilter, OccurrenceView, OriginView, Page,
-    ParcelView, Phase, Query, ReadyDelivery, ReceiptView, Reply, RequestView, RouteView, SeatView,
+    Bodies, Count, Found, GroupView, ItemView, JournalPage, LaneOutline, LaneView, ListFilter, OccurrenceView,
+    OriginView, Page, ParcelView, Phase, Query, ReadyDelivery, ReceiptView, Reply, RequestView, RouteView, SeatView,
 };
 use crate::words::{Destination, GroupKey, Nonce, PAGE_MAX, Place, REPLY_BYTES_MAX, RequestId, Seq, UnixMs};
 
@@ -34,6 +34,9 @@ impl Machine {
             Query::Ready { destination, after, limit } => Reply::Ready(self.ready(disk, &destination, after, limit)),
             Query::Routes => Reply::Routes(self.routes.iter().map(super::Route::view).collect()),
             Query::Lanes => Reply::Lanes(self.lanes.iter().map(|lane| lane_view(lane, self.now, false)).collect()),
+            Query::LaneOutlines => {
+                Reply::LaneOutlines(self.lanes.iter().map(|lane| lane_outline(lane, self.now)).collect())
+            }
             Query::Lane(name) => {
                 let no = self.lane_numbers.get(&name);
                 Reply::Lane(no.map(|no| lane_view(&self.lanes[usize::from(no.0)], self.now, true)))
@@ -268,15 +271,21 @@ fn origin_view(origin: &Origin, now: UnixMs) -> OriginView {
     OriginView { name, floor, head, behind_ms: head.map(|head| head.behind_ms(now)) }
 }
 
+fn lane_outline(lane: &Lane, now: UnixMs) -> LaneOutline {
+    let status = if lane.quarantine_is_over(now) { LaneStatus::Active } else { lane.status.clone() };
+    LaneOutline { name: lane.name.clone(), destination: lane.destination.clone(), status }
+}
+
 fn lane_view(lane: &Lane, now: UnixMs, with_parcels: bool) -> LaneView {
     let parcels = lane.parcels.iter().filter(|_| with_parcels);
+    let LaneOutline { name, destination, status } = lane_outline(lane, now);
     LaneView {
-        name: lane.name.clone(),
-        destination: lane.destination.clone(),
+        name,
+        destination,
         window: lane.window,
         next: lane.next,
         settled: lane.settled,
-        status: if lane.quarantine_is_over(now) { LaneStatus::Active } else { lane.status.clone() },
+        status,
         under_way: lane.parcels.len(),
         parcels: parcels.map(|(nonce, parcel)| parcel_view(*nonce, parcel)).collect(),
     }

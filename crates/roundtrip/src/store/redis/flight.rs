@@ -114,13 +114,49 @@ pub(super) struct Flight<'a> {
     pub(super) heard: Option<Heard>,
     /// Where the store stands, if it is not where it was thought to.
     pub(super) moved: Option<Vec<Value>>,
+    /// What came with the call that told where the store stands.
+    pub(super) ahead: Option<(Vec<Want>, Vec<Found>)>,
+}
+
+/// The version that a call expects.
+#[derive(Clone, Copy)]
+enum Expected {
+    /// None: only where the store stands is asked for.
+    Unknown,
+    /// Whichever it is: all that is asked for comes by this call.
+    Any,
+    This(u64),
+}
+
+/// What a read asks for first, by what is known before any call.
+#[derive(Default)]
+pub(super) struct FirstWants(pub(super) Vec<Want>);
+
+/// It has asked, and that is all.
+pub(super) struct HasAsked;
+
+impl From<Damaged> for HasAsked {
+    fn from(_: Damaged) -> HasAsked {
+        HasAsked
+    }
+}
+
+impl Lender for FirstWants {
+    type Error = HasAsked;
+
+    async fn fly(&mut self, wants: &[Want]) -> Result<Vec<Found>, HasAsked> {
+        self.0 = wants.to_vec();
+        Err(HasAsked)
+    }
 }
 
 /// What a call brought.
 enum Answer {
     Wait(u32),
+    /// Where the store stands.
     Moved(Vec<Value>),
-    Here(std::vec::IntoIter<Value>),
+    /// What each want brings, and, if it was not known, where the store stands.
+    Here(Vec<Value>, std::vec::IntoIter<Value>),
 }
 
 impl Flight<'_> {
@@ -129,11 +165,32 @@ impl Flight<'_> {
         self.fixtures = before.as_ref().map(|known| known.numbers.fixtures);
         let answer = match self.moved.take() {
             Some(answer) => answer,
-            None => match self.ask(None, &[]).await? {
+            None => match self.ask(Expected::Unknown, &[]).await? {
                 Answer::Moved(answer) => answer,
                 _ => return Err(Damaged::new("answers", "wants that nobody had").into()),
             },
         };
+        self.ahead = None;
+        self.stand(before, answer)
+    }
+
+    /// The same, with what is likely to be wanted then. No commit can come between the two, so that what
+    /// takes no other call is never asked for twice.
+    pub(super) async fn look_for(&mut self, before: Known, wants: Vec<Want>) -> Result<Known, LinkError> {
+        if wants.is_empty() {
+            return self.look(Some(before)).await;
+        }
+        self.fixtures = Some(before.numbers.fixtures);
+        let Answer::Here(answer, rows) = self.ask(Expected::Any, &wants).await? else {
+            return Err(Damaged::new("answers", "where any version would do").into());
+        };
+        let found = self.found_all(&wants, rows)?;
+        self.ahead = Some((wants, found));
+        self.stand(Some(before), answer)
+    }
+
+    /// Where the store stands, by what was known and what a call told.
+    fn stand(&mut self, before: Option<Known>, answer: Vec<Value>) -> Result<Known, LinkError> {
         let mut known = self.known(answer)?;
         if let Some(before) = before {
             let mut fixtures = before.fixtures;
@@ -150,7 +207,7 @@ impl Flight<'_> {
         self.fixtures = Some(known.numbers.fixtures);
     }
 
-    async fn ask(&mut self, expected: Option<u64>, wants: &[Want]) -> Result<Answer, LinkError> {
+    async fn ask(&mut self, expected: Expected, wants: &[Want]) -> Result<Answer, LinkError> {
         let mut arguments = Arguments::default();
         arguments.push(self.process);
         arguments.push(match self.mode {
@@ -158,7 +215,11 @@ impl Flight<'_> {
             Mode::Alone => "alone",
             Mode::Look => "read",
         });
-        push_or_none(&mut arguments, expected);
+        match expected {
+            Expected::Unknown => arguments.push(""),
+            Expected::Any => arguments.push("*"),
+            Expected::This(version) => arguments.push_number(version),
+        }
         push_or_none(&mut arguments, self.certain.map(|certain| certain.version));
         push_or_none(&mut arguments, self.certain.map(|certain| certain.tag));
         match self.fixtures {
@@ -198,9 +259,8 @@ impl Flight<'_> {
         match &what[..] {
             b"moved" => Ok(Answer::Moved(answer.collect())),
             b"here" => {
-                // Neither numbers nor fixtures: they are known.
-                answer.nth(1);
-                Ok(Answer::Here(answer))
+                let stands = answer.by_ref().take(2).collect();
+                Ok(Answer::Here(stands, answer))
             }
             _ => Err(Damaged::new("answers", "an unknown one").into()),
         }
@@ -252,14 +312,25 @@ impl Lender for Flight<'_> {
     type Error = LinkError;
 
     async fn fly(&mut self, wants: &[Want]) -> Result<Vec<Found>, LinkError> {
-        let mut answers = match self.ask(Some(self.version), wants).await? {
-            Answer::Here(answers) => answers,
+        if let Some((ahead, found)) = self.ahead.take()
+            && ahead == wants
+        {
+            return Ok(found);
+        }
+        match self.ask(Expected::This(self.version), wants).await? {
+            Answer::Here(_, answers) => Ok(self.found_all(wants, answers)?),
             Answer::Moved(answer) => {
                 self.moved = Some(answer);
-                return Err(LinkError::Moved);
+                Err(LinkError::Moved)
             }
-            Answer::Wait(_) => return Err(LinkError::Crowded),
-        };
+            Answer::Wait(_) => Err(LinkError::Crowded),
+        }
+    }
+}
+
+impl Flight<'_> {
+    /// The rows that each of these wants brought.
+    fn found_all(&mut self, wants: &[Want], mut answers: std::vec::IntoIter<Value>) -> Result<Vec<Found>, Damaged> {
         let mut brought = Vec::with_capacity(wants.len());
         for want in wants {
             let answer = answers.next().ok_or_else(|| Damaged::new("answers", "one is missing"))?;

@@ -40,7 +40,7 @@ use std::time::Duration;
 use redis::{Cmd, Value};
 use tokio::sync::{Mutex, OnceCell, Semaphore};
 
-use flight::{Certain, Flight, Heard, Known, Mode};
+use flight::{Certain, FirstWants, Flight, Heard, Known, Mode};
 use hints::Ear;
 use keys::{Script, channel_of, keys_of};
 use link::{Link, LinkError};
@@ -53,7 +53,7 @@ use server::{Server, new_run, new_tag};
 pub(super) use archive::contents;
 pub(super) use vitals::vitals;
 
-use super::loan::{self, Changes as Rows, Damaged, Numbers, Shelf, Sight, Ticked};
+use super::loan::{self, Changes as Rows, Damaged, Numbers, Shelf, Sight, Ticked, Want};
 use super::machine::next_epoch;
 use super::op::{Op, Outcome};
 use super::projection::{self, BadProjection, Projection};
@@ -462,10 +462,26 @@ impl RedisStore {
         Err(StoreError::Unknown)
     }
 
+    /// What a read will ask for first, if the fixtures are still what they were.
+    async fn first_wants(&self, known: &Known, epoch: u64, query: Query) -> Vec<Want> {
+        let numbers = Numbers { now: self.server.now(known), ..known.numbers };
+        let sight = Sight { epoch, tokens: 0, numbers, fixtures: &known.fixtures };
+        let mut first = FirstWants::default();
+        // It ends where it asks, or asks for nothing.
+        let _ended = loan::read(&mut first, self.options, &sight, query).await;
+        first.0
+    }
+
     async fn try_answer(&self, process: &str, epoch: u64, mode: Mode, query: Query) -> Result<Reply, LinkError> {
         let mut flight = Flight { link: &self.server.reading, ..self.server.flight(process, mode) };
         let before = self.read.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let mut known = flight.look(before.clone()).await?;
+        let mut known = match before.clone() {
+            Some(before) => {
+                let wants = self.first_wants(&before, epoch, query.clone()).await;
+                flight.look_for(before, wants).await?
+            }
+            None => flight.look(None).await?,
+        };
         // Another store than before: nothing of what was known holds.
         if before.is_some_and(|before| before.run != known.run || before.version > known.version) {
             known = flight.look(None).await?;

@@ -47,6 +47,7 @@ impl Server {
             brought,
             heard: None,
             moved: None,
+            ahead: None,
         }
     }
 

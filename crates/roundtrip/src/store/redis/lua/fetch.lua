@@ -1,12 +1,12 @@
 -- Brings what a tick or a read wants, as it is at one version.
 --
--- ARGV: process, 'tick', 'alone' or 'read', the version that is expected or '', the version and tag
+-- ARGV: process, 'tick', 'alone' or 'read', the version that is expected, '*' for any, or '' if nothing is wanted, the version and tag
 --       that the process knows of for certain or '', the fixtures' version that it has; then
 --       for each want its name, how many arguments it has, and those.
 -- Answer: what became of the call; the time; then
 --   'wait', time, how many are before this process
 --   'moved', time, lineage, numbers, fixtures    another version than expected
---   'here', time, lineage, numbers, fixtures, what each want brings
+--   'here', time, lineage, numbers, fixtures, what each want brings; the numbers and fixtures only if any version would do
 -- where lineage is 'lost' if what the process knows for certain is not there.
 --
 -- Writes nothing but the turn.
@@ -635,14 +635,17 @@ end
 local numbers = redis.call('HMGET', NUMBERS, unpack(NUMBER_FIELDS))
 local version = numbers[1] or '0'
 local lineage = is_lost(version) and 'lost' or 'kept'
+local stands, fixtures = {}, {}
 if expected ~= version then
-  local names = redis.call('ZRANGEBYSCORE', CHANGED, '(' .. fixtures_known, '+inf')
+  fixtures = found(FIXTURE, redis.call('ZRANGEBYSCORE', CHANGED, '(' .. fixtures_known, '+inf'))
   for i = 1, #numbers do
-    numbers[i] = numbers[i] or ''
+    stands[i] = numbers[i] or ''
   end
-  return {'moved', now, lineage, numbers, found(FIXTURE, names)}
+  if expected ~= '*' then
+    return {'moved', now, lineage, stands, fixtures}
+  end
 end
-local answer = {'here', now, lineage, {}, {}}
+local answer = {'here', now, lineage, stands, fixtures}
 local at = 7
 while at <= #ARGV do
   local count = tonumber(ARGV[at + 1])
