@@ -11,7 +11,7 @@ use roundtrip::store::op::Judgement;
 use roundtrip::store::query::{ParcelView, ReadyDelivery};
 use roundtrip::words::{AttemptHash, ErrorClass, ErrorNote, Height, LaneName, Nonce, Position, RouteName};
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::time::Instant;
 
 use super::call::{Call, Calls};
@@ -22,10 +22,11 @@ use super::heads::{Heads, View};
 use super::history;
 use super::look::{Counts, Depths, Receipt, sighting};
 use super::nodes::Nodes;
-use super::outcomes::{Outcome, Outcomes, readable};
+use super::outcomes::{Outcome, Outcomes};
 use super::sign::Refusals;
 use super::signer::LaneSigner;
 use super::transaction::Draft;
+use super::why::NoEffect;
 use crate::endpoint::NodeReport;
 use crate::rpc::{CallError, Finality, Rpc};
 
@@ -363,10 +364,14 @@ impl EvmChain {
         for (sent, receipt) in sent.into_iter().zip(receipts) {
             let receipt = receipt?.ok_or_else(|| CallError::NoAnswer("a transaction without its receipt".into()))?;
             let carried = sent.transaction.call().map(|call| self.calls.carried(&call)).unwrap_or_default();
-            // Whose it was is not known any more: it is judged as the destination's.
-            let judgement = self.judged(rpc, receipt, carried.len(), None).await?.judgement;
+            let no_effect = NoEffect::of(rpc, &receipt).await?;
+            let judged = |route| self.judged(sent.at, no_effect.as_ref(), carried.len(), route).judgement;
+            // Whose it was is not known any more, so it is judged as each of them would.
+            let own = self.routes.iter().filter(|(_, route)| route.outcomes.is_some());
+            let by_route = own.map(|(name, _)| (name.clone(), judged(Some(name)))).collect();
+            let judgement = judged(None);
             let (nonce, transaction) = (Nonce(sent.transaction.nonce.to()), AttemptHash(sent.transaction.hash.0));
-            past.push(Past { nonce, transaction, at: sent.at, time: sent.time, carried, judgement });
+            past.push(Past { nonce, transaction, at: sent.at, time: sent.time, carried, judgement, by_route });
         }
         Ok(past)
     }
@@ -412,7 +417,7 @@ impl EvmChain {
             let parcel = parcels.iter().find(carries);
             let (carried, route) =
                 (parcel.map_or(0, |parcel| parcel.deliveries.len()), parcel.and_then(|parcel| parcel.route.as_ref()));
-            let receipt = self.judged(rpc, wire, carried, route).await?;
+            let receipt = self.judged(wire.at(), NoEffect::of(rpc, &wire).await?.as_ref(), carried, route);
             if receipt.at.height > view.head.at.height {
                 // The chain has moved on since; the next look sees that block.
                 continue;
@@ -425,60 +430,18 @@ impl EvmChain {
         Ok(found)
     }
 
-    /// A transaction that had no effect is looked into: for what it means to its deliveries,
-    /// and for the person who reads of it.
-    async fn judged(
-        &self,
-        rpc: &Rpc,
-        wire: WireReceipt,
-        carried: usize,
-        route: Option<&RouteName>,
-    ) -> Result<Receipt, CallError> {
-        let at = Position { height: Height(wire.block_number.to()), hash: wire.block_hash.0 };
-        if wire.status == U64::from(1) {
-            return Ok(Receipt::done(at));
-        }
-        let (message, revert) = why_reverted(rpc, &wire).await?;
-        let why = revert_text(&message, revert.as_ref());
-        let text = format!("transaction {} in block {} had no effect: {why}", wire.transaction_hash, at.height.0);
-        let outcome = self.outcomes_of(route).meaning(&message, revert.as_ref());
+    /// What a transaction did to the answers that it carried, if they are of this route.
+    fn judged(&self, at: Position, no_effect: Option<&NoEffect>, carried: usize, route: Option<&RouteName>) -> Receipt {
+        let Some(NoEffect { text, message, revert }) = no_effect else { return Receipt::done(at) };
+        let outcome = self.outcomes_of(route).meaning(message, revert.as_ref());
         let judgement = match outcome {
             // One of several may be to blame: each is tried alone.
-            _ if carried > 1 => Judgement::Again(ErrorNote::new(ErrorClass::Retryable, &text)),
+            _ if carried > 1 => Judgement::Again(ErrorNote::new(ErrorClass::Retryable, text)),
             Outcome::AlreadyDone => Judgement::Done,
-            Outcome::Retry | Outcome::LaneToBlame => Judgement::Again(ErrorNote::new(ErrorClass::Retryable, &text)),
-            Outcome::Fatal => Judgement::Failed(ErrorNote::new(ErrorClass::Fatal, &text)),
+            Outcome::Retry | Outcome::LaneToBlame => Judgement::Again(ErrorNote::new(ErrorClass::Retryable, text)),
+            Outcome::Fatal => Judgement::Failed(ErrorNote::new(ErrorClass::Fatal, text)),
         };
-        Ok(Receipt { at, judgement, lane_to_blame: outcome == Outcome::LaneToBlame })
-    }
-}
-
-/// Why a transaction had no effect, where the same call has one.
-const UNEXPLAINED: &str = "it ran out of gas, or another transaction of its block changed the outcome";
-
-/// What the same call says on the block before, which is mostly why it failed; or on its own
-/// block, if another transaction of that came first.
-async fn why_reverted(rpc: &Rpc, wire: &WireReceipt) -> Result<(String, Option<Bytes>), CallError> {
-    let sent: Option<WireTransaction> = rpc.call("eth_getTransactionByHash", [wire.transaction_hash]).await?;
-    let Some(sent) = sent else { return Err(CallError::NoAnswer("a receipt without its transaction".into())) };
-    let call = json!({"from": sent.from, "to": sent.to, "data": sent.input, "value": sent.value, "gas": sent.gas});
-    let at = wire.block_number.to::<u64>();
-    for height in [at.saturating_sub(1), at] {
-        match rpc.call::<_, Value>("eth_call", (&call, U64::from(height))).await {
-            Err(CallError::Refused { message, revert, .. }) => return Ok((message, revert)),
-            Err(error) => return Err(error),
-            Ok(_) => {}
-        }
-    }
-    Ok((UNEXPLAINED.to_owned(), None))
-}
-
-/// What a contract reverted with: the node's words, and the bytes, whose first four name the error.
-pub(super) fn revert_text(message: &str, revert: Option<&Bytes>) -> String {
-    let message = readable(message);
-    match revert {
-        Some(data) if !data.is_empty() && !message.contains(&data.to_string()) => format!("{message} ({data})"),
-        _ => message,
+        Receipt { at, judgement, lane_to_blame: outcome == Outcome::LaneToBlame }
     }
 }
 
@@ -490,22 +453,28 @@ impl From<CallError> for Unreachable {
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct WireReceipt {
-    transaction_hash: B256,
-    block_number: U64,
+pub(super) struct WireReceipt {
+    pub(super) transaction_hash: B256,
+    pub(super) block_number: U64,
     block_hash: B256,
-    status: U64,
+    pub(super) status: U64,
+}
+
+impl WireReceipt {
+    fn at(&self) -> Position {
+        Position { height: Height(self.block_number.to()), hash: self.block_hash.0 }
+    }
 }
 
 #[derive(Debug, Deserialize)]
 pub(super) struct WireTransaction {
     pub(super) hash: B256,
     pub(super) from: Address,
-    to: Option<Address>,
+    pub(super) to: Option<Address>,
     pub(super) nonce: U64,
-    input: Bytes,
-    value: U256,
-    gas: U64,
+    pub(super) input: Bytes,
+    pub(super) value: U256,
+    pub(super) gas: U64,
 }
 
 impl WireTransaction {

@@ -27,6 +27,7 @@ mod reception;
 mod sign;
 mod signer;
 mod transaction;
+mod why;
 
 pub use call::{BadFunction, Call, Calls, ContractCall};
 pub use chain::{EvmChain, EvmChainOptions, EvmRoute, Gas, Purse};

@@ -13,12 +13,13 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::call::Call;
-use super::chain::{EvmChain, Gas, revert_text};
+use super::chain::{EvmChain, Gas};
 use super::fees::Fees;
 use super::heads::View;
 use super::outcomes::{Outcome, Outcomes};
 use super::reception::{Estimate, estimate};
 use super::transaction::{Draft, FeeKind};
+use super::why::revert_text;
 use crate::rpc::{CallError, Rpc};
 
 /// How many refusals are remembered.

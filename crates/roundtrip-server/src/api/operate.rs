@@ -7,8 +7,8 @@ use axum::extract::rejection::{JsonRejection, PathRejection};
 use axum::extract::{Path, State};
 use axum::{Extension, Json};
 use roundtrip::sender::{LaneStatus, Progress, Rebuild, Rebuilt};
-use roundtrip::store::op::{AfterCancel, Effect, LaneOrder, Missing, Order, Outcome, Pause};
-use roundtrip::store::{ReadExt, StoreExt};
+use roundtrip::store::StoreExt;
+use roundtrip::store::op::{AfterCancel, Effect, LaneOrder, Missing, Order, Outcome, Pause, Stale};
 use roundtrip::words::{ErrorClass, ErrorNote, LaneName, Nonce, RouteName};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -127,13 +127,7 @@ pub(super) async fn lane(
         WireLaneOrder::Resume => Order::Resume,
         WireLaneOrder::Quarantine => Order::Quarantine { for_ms: call.for_ms.ok_or_else(|| missing("for_ms"))?.0 },
         WireLaneOrder::Reconcile => {
-            let Whole(next) = call.next.ok_or_else(|| missing("next"))?;
-            // On a lane that goes well, every slot up to there would be filled, at a cost.
-            let found = api.store.lane(LaneName::new(&lane)?).await?;
-            if found.is_some_and(|lane| lane.status != LaneStatus::Stopped) {
-                return Err(Problem::conflict("only a stopped lane is reconciled, and this one is not"));
-            }
-            Order::Reconcile { outside_next: Nonce(next) }
+            Order::Reconcile { outside_next: Nonce(call.next.ok_or_else(|| missing("next"))?.0) }
         }
         WireLaneOrder::Cancel => {
             let note = || ErrorNote::new(ErrorClass::Fatal, &format!("cancelled by {}", caller.name));
@@ -144,6 +138,11 @@ pub(super) async fn lane(
     let outcome = api.store.apply_one(LaneOrder { lane: LaneName::new(&lane)?, order: what }).await?;
     super::audit(&caller, &format!("{order:?}").to_lowercase(), &lane);
     match outcome {
+        Outcome::Stale(Stale::Lane(status))
+            if matches!(order, WireLaneOrder::Reconcile) && status != LaneStatus::Stopped =>
+        {
+            Err(Problem::conflict("only a stopped lane is reconciled, and this one is not"))
+        }
         Outcome::NotFound(Missing::Parcel(nonce)) => Err(Problem::not_found(format!("nothing is on slot {}", nonce.0))),
         Outcome::Applied(Effect::Lane(_)) => Ok(Json(Done { result: "done".into() })),
         outcome => done(outcome, "lane"),

@@ -1,6 +1,6 @@
 //! What a sender needs of the outside, whatever chain that is.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::pin::Pin;
 
@@ -85,8 +85,18 @@ pub struct Past {
     pub time: UnixMs,
     /// The answers that it carried, as far as it can be told.
     pub carried: Vec<Mark>,
-    /// What it did to them.
+    /// What it did to them, if they are of a route that does not judge otherwise.
     pub judgement: Judgement,
+    /// What it did to the answers of routes that judge by themselves: whose they were shows only
+    /// when they are found.
+    pub by_route: BTreeMap<RouteName, Judgement>,
+}
+
+impl Past {
+    /// What it did to an answer of this route.
+    pub fn judged(&self, route: &RouteName) -> &Judgement {
+        self.by_route.get(route).unwrap_or(&self.judgement)
+    }
 }
 
 /// What is to be signed.

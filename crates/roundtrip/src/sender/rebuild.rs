@@ -23,14 +23,14 @@ use tokio::sync::watch;
 
 use super::LaneStatus;
 use super::chain::{Mark, Past, Sighting};
-use super::run::{Held, Sender};
+use super::run::{Held, Sender, batches};
 use crate::inbox::StateKind;
 use crate::persist;
 use crate::station::StationError;
 use crate::store::ReadExt;
 use crate::store::op::{Already, Judgement, LaneOrder, Op, Order, Outcome, Reject};
 use crate::store::query::{LaneView, ListFilter, OriginView, Phase, ReadyDelivery, RequestView};
-use crate::words::{LaneName, Moment, Nonce, PAGE_MAX, Place, RequestId, Seq, Token, UnixMs};
+use crate::words::{LaneName, Moment, Nonce, PAGE_MAX, Place, RequestId, RouteName, Seq, Token, UnixMs};
 
 /// How many transactions may have been forgotten.
 const PAST_MAX: usize = 1 << 20;
@@ -181,11 +181,11 @@ impl<'a> Unmatched<'a> {
         Unmatched { by_mark }
     }
 
-    /// The transaction that carried this, if there is one. Of several, the one that says most:
-    /// an answer that had its effect needs no other, whatever came of those before.
-    fn take(&mut self, mark: Mark) -> Option<(&'a LaneName, &'a Past)> {
+    /// The transaction that carried this answer of a route, if there is one. Of several, the one
+    /// that says most: an answer that had its effect needs no other, whatever came of those before.
+    fn take(&mut self, mark: Mark, route: &RouteName) -> Option<(&'a LaneName, &'a Past)> {
         let carriers = self.by_mark.get_mut(&mark)?;
-        let effect = |(_, past): &(&LaneName, &Past)| past.judgement == Judgement::Done;
+        let effect = |(_, past): &(&LaneName, &Past)| *past.judged(route) == Judgement::Done;
         let at = carriers.iter().position(effect).or_else(|| carriers.len().checked_sub(1))?;
         carriers.remove(at)
     }
@@ -194,7 +194,7 @@ impl<'a> Unmatched<'a> {
 /// What becomes of an answer that was sent before.
 fn fate(lane: LaneName, owner: Token, answer: &ReadyDelivery, past: &Past) -> Option<Op> {
     let id = answer.id;
-    match &past.judgement {
+    match past.judged(&answer.route) {
         Judgement::Done => Some(Op::Already(Already { lane, owner, id, answer: answer.answer })),
         // Whether a failure response was sent too is not known, so a person decides.
         Judgement::Failed(error) | Judgement::Replaced(error, _) => {
@@ -361,11 +361,13 @@ impl Sender {
             let mut ops = Vec::new();
             // One that changed since it was listed is not ready any more.
             for answer in page.iter().flatten() {
-                let Some((on, past)) = self.chain.mark(answer).and_then(|mark| unmatched.take(mark)) else { continue };
+                let found_in = self.chain.mark(answer).and_then(|mark| unmatched.take(mark, &answer.route));
+                let Some((on, past)) = found_in else { continue };
                 tracing::info!(lane = %on, nonce = past.nonce.0, transaction = %past.transaction, request = %answer.id, "an answer was sent before");
                 found.insert((on, past.nonce));
-                rebuilt.done += usize::from(past.judgement == Judgement::Done);
-                rebuilt.failed += usize::from(matches!(past.judgement, Judgement::Failed(_)));
+                let judgement = past.judged(&answer.route);
+                rebuilt.done += usize::from(*judgement == Judgement::Done);
+                rebuilt.failed += usize::from(matches!(judgement, Judgement::Failed(_)));
                 ops.extend(fate(lane.clone(), owner, answer, past));
             }
             let outcomes = persist::apply(&*self.store, ops).await?;
@@ -385,13 +387,16 @@ impl Sender {
 
     /// Lets the lanes go on from where the chain is.
     async fn reconcile(&self, known: &[LaneView], work: &Rebuilding) -> Result<(), StationError> {
-        let order = |lane: &LaneView| {
+        let orders = |lane: &LaneView| {
             let last = work.past.get(&lane.name).and_then(|past| past.last());
             let outside_next = last.map_or(lane.next, |last| last.nonce.plus(1));
-            let due = lane.status == LaneStatus::Stopped || outside_next > lane.next;
-            due.then(|| Op::Lane(LaneOrder { lane: lane.name.clone(), order: Order::Reconcile { outside_next } }))
+            // One that nobody has compared with the chain yet has not stopped.
+            let orders = [Order::Observe { outside_next }, Order::Reconcile { outside_next }];
+            orders.map(|order| Op::Lane(LaneOrder { lane: lane.name.clone(), order }))
         };
-        persist::apply(&*self.store, known.iter().filter_map(order).collect::<Vec<Op>>()).await?;
+        for batch in batches(known.iter().flat_map(orders).collect()) {
+            persist::apply(&*self.store, batch).await?;
+        }
         Ok(())
     }
 }

@@ -490,7 +490,7 @@ impl Sender {
 }
 
 /// Cuts operations into batches that a store takes: a full window and its gaps may be more.
-fn batches(ops: Vec<Op>) -> Vec<Vec<Op>> {
+pub(super) fn batches(ops: Vec<Op>) -> Vec<Vec<Op>> {
     let (mut batches, mut bytes) = (Vec::<Vec<Op>>::new(), 0);
     for op in ops {
         bytes += op.payload_bytes();

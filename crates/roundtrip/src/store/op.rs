@@ -419,7 +419,8 @@ pub enum Order {
         /// The next slot that is free outside.
         outside_next: Nonce,
     },
-    /// Every slot used outside was matched to deliveries; the lane goes on from here.
+    /// Every slot used outside was matched to deliveries; the stopped lane goes on from here. One
+    /// that is not stopped refuses slots beyond its own: what nobody has used would be filled.
     Reconcile {
         /// The next slot that is free outside.
         outside_next: Nonce,

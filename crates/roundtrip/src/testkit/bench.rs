@@ -246,6 +246,15 @@ impl Bench {
         self.lead(Seat::Lane(samples::lane())).await
     }
 
+    /// Somebody has used the slots of the sample lane below this one, so that it stops, and a
+    /// person believes it: what is not used after all are gaps.
+    pub async fn pass_over(&self, outside_next: u64) {
+        let outside_next = Nonce(outside_next);
+        for order in [Order::Observe { outside_next }, Order::Reconcile { outside_next }] {
+            self.applied(LaneOrder { lane: samples::lane(), order }).await;
+        }
+    }
+
     /// Answers the sample request `n` and puts it alone on this slot.
     pub async fn assigned(&self, owner: Token, nonce: u64, n: u64) {
         self.answered(n).await;

@@ -288,8 +288,10 @@ async fn send(stage: &mut Stage, owner: Token) {
     stage.tell_one(assign(owner, 9, vec![parcel(&[2], signed(3, Carry))])).await;
     stage.tell_one(settle(owner, 9, Assigned, Sight::Included(block(3, 210)))).await;
     // Slots of somebody else's that were never used after all.
-    let order = Order::Reconcile { outside_next: Nonce(12) };
-    stage.tell_one(LaneOrder { lane: lane(), order }).await;
+    let outside_next = Nonce(12);
+    for order in [Order::Observe { outside_next }, Order::Reconcile { outside_next }] {
+        stage.tell_one(LaneOrder { lane: lane(), order }).await;
+    }
     stage.tell_one(fill(owner, 10, parcel(&[], signed(4, Cancel)))).await;
     stage.tell_one(settle(owner, 10, Assigned, Sight::Final(block(4, 211), Judgement::Done))).await;
     stage.tell_one(fill(owner, 11, parcel(&[], signed(5, Cancel)))).await;

@@ -684,7 +684,7 @@ impl World {
 
     fn order(&self, dice: &mut Dice) -> Op {
         let LaneView { name: lane, next, parcels, .. } = dice.pick(&self.lanes).unwrap();
-        let outside_next = next.plus(if dice.one_in(6) { 1 + dice.roll(3) } else { 0 });
+        let further = |dice: &mut Dice| next.plus(if dice.one_in(3) { 1 + dice.roll(3) } else { 0 });
         if dice.one_in(3) {
             let nonce = dice.pick(&parcels).map_or(next, |parcel| parcel.nonce);
             let dead = AfterCancel::Dead(note(ErrorClass::Fatal));
@@ -696,9 +696,9 @@ impl World {
             8 if dice.one_in(2) => Order::Unfunded { reason: "nothing left".into() },
             8 => Order::Funded,
             1 => Order::Quarantine { for_ms: dice.roll(2000) },
-            2 => Order::Observe { outside_next },
+            2 => Order::Observe { outside_next: further(dice) },
             3 => Order::Open { destination: destination(), window: 2 + dice.roll_as::<u32>(4), first: Nonce(0) },
-            4 | 5 => Order::Reconcile { outside_next },
+            4 | 5 => Order::Reconcile { outside_next: further(dice) },
             _ => Order::Resume,
         };
         Op::Lane(LaneOrder { lane, order })

@@ -104,6 +104,7 @@ fn what_was_not_due_by_then_had_no_answer() {
 #[test]
 fn each_transaction_is_found_once_and_one_that_had_its_effect_first() {
     let failed = || Judgement::Again(ErrorNote::new(ErrorClass::Retryable, "no effect"));
+    let (route, lenient) = (RouteName::new("route").unwrap(), RouteName::new("lenient").unwrap());
     let sent = |nonce: u64, mark: u8, judgement| Past {
         nonce: Nonce(nonce),
         transaction: AttemptHash([7; 32]),
@@ -111,11 +112,18 @@ fn each_transaction_is_found_once_and_one_that_had_its_effect_first() {
         time: UnixMs(0),
         carried: vec![Mark([mark; 32])],
         judgement,
+        by_route: BTreeMap::new(),
     };
+    let excused = Past { by_route: BTreeMap::from([(lenient.clone(), Judgement::Done)]), ..sent(3, 4, failed()) };
     let of_a = vec![sent(0, 1, failed()), sent(1, 2, Judgement::Done), sent(2, 1, Judgement::Done)];
+    let of_a = [of_a, vec![excused.clone(), sent(4, 4, failed()), excused, sent(6, 4, failed())]].concat();
     let past = BTreeMap::from([(LaneName::new("a").unwrap(), of_a)]);
     let mut unmatched = Unmatched::of(&past);
-    let mut take = |mark: u8| unmatched.take(Mark([mark; 32])).map(|(_, past)| past.nonce.0);
+    let mut take = |mark: u8| unmatched.take(Mark([mark; 32]), &route).map(|(_, past)| past.nonce.0);
     assert_eq!([take(1), take(1), take(1)], [Some(2), Some(0), None]);
     assert_eq!([take(2), take(2), take(3)], [Some(1), None, None]);
+    // By what a route calls an effect.
+    assert_eq!(take(4), Some(6));
+    let mut take = |mark: u8| unmatched.take(Mark([mark; 32]), &lenient).map(|(_, past)| past.nonce.0);
+    assert_eq!([take(4), take(4), take(4), take(4)], [Some(3), Some(3), Some(4), None]);
 }

@@ -96,20 +96,22 @@ impl Machine {
         let now = self.now;
         let lane = self.lane_mut(no);
         let (next, stopped) = (lane.next, lane.status == LaneStatus::Stopped);
-        let mut moved = false;
         let status = match op.order {
             Order::Open { .. } | Order::Cancel { .. } => lane.status.clone(),
             Order::Observe { outside_next } if outside_next > next => LaneStatus::Stopped,
             Order::Observe { .. } => lane.status.clone(),
             // Slots that were used outside are never used again; slots that the store
             // knows of stay known.
-            Order::Reconcile { outside_next } => {
+            Order::Reconcile { outside_next } if stopped => {
                 lane.next = next.max(outside_next);
-                moved = lane.next != next;
-                let status = if stopped { LaneStatus::Active } else { lane.status.clone() };
                 self.dirty_lanes.insert(no);
-                status
+                LaneStatus::Active
             }
+            // Nobody has shown that these were used: each of them would be filled, at a cost.
+            Order::Reconcile { outside_next } if outside_next > next => {
+                return Err(Outcome::Stale(Stale::Lane(lane.status.clone())));
+            }
+            Order::Reconcile { .. } => lane.status.clone(),
             _ if stopped => return Err(Outcome::Stale(Stale::Lane(LaneStatus::Stopped))),
             Order::Pause { reason } => LaneStatus::Paused { reason },
             Order::Quarantine { for_ms } => lane.status.quarantined(now.plus(for_ms)),
@@ -117,7 +119,7 @@ impl Machine {
             Order::Funded => lane.status.funded(),
             Order::Resume => LaneStatus::Active,
         };
-        let changed = self.set_lane_status(usize::from(no.0), status.clone()) || moved;
+        let changed = self.set_lane_status(usize::from(no.0), status.clone());
         let effect = Effect::Lane(status);
         Ok(if changed { Outcome::Applied(effect) } else { Outcome::Duplicate(effect) })
     }

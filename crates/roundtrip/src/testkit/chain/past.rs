@@ -1,5 +1,7 @@
 //! What the chain shows of transactions that a store forgot.
 
+use std::collections::BTreeMap;
+
 use super::{State, Transaction, time};
 use crate::sender::SignedAttempt;
 use crate::sender::chain::{Mark, Past};
@@ -38,6 +40,7 @@ impl State {
                 true => Judgement::Again(ErrorNote::new(ErrorClass::Retryable, "no effect")),
                 false => Judgement::Done,
             },
+            by_route: BTreeMap::new(),
         };
         self.final_of(lane).filter(|(_, sent, _)| sent.nonce >= from).take(AT_ONCE).map(shown).collect()
     }

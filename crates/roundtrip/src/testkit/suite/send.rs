@@ -7,7 +7,7 @@ use crate::store::op::{
     Outcome, Remedy, Seat, Sight, Stale, Verdict,
 };
 use crate::store::policy::RoutePolicy;
-use crate::store::query::LaneView;
+use crate::store::query::{LaneOutline, LaneView};
 use crate::store::{ReadExt, Topic};
 use crate::testkit::bench::{Bench, must};
 use crate::testkit::samples::*;
@@ -62,7 +62,7 @@ pub async fn a_lane_is_written_by_its_holder_alone(bench: Bench) {
     let takeover = Lead { seat: Seat::Lane(lane()), holder: other_holder(), ttl_ms: 10 };
     let Effect::Led(newer, until) = bench.applied(takeover).await else { panic!("a seat is led") };
     bench.answered(3).await;
-    bench.applied(order(Order::Reconcile { outside_next: Nonce(3) })).await;
+    bench.pass_over(3).await;
     let writes = |owner| -> [Op; 4] {
         [
             assign(owner, 3, vec![parcel(&[3], signed(3, Carry))]).into(),
@@ -355,10 +355,16 @@ pub async fn a_lane_obeys_its_orders(mut bench: Bench) {
         (Order::Resume, stopped()),
         (reconcile(3), applied(LaneStatus::Active)),
         (reconcile(3), same(LaneStatus::Active)),
-        // It moved the lane's next slot.
+        // Nobody has used those: only a stopped lane goes on further up.
+        (reconcile(4), Outcome::Stale(Stale::Lane(LaneStatus::Active))),
+        (pause(), applied(paused())),
+        (reconcile(4), Outcome::Stale(Stale::Lane(paused()))),
+        (reconcile(3), same(paused())),
+        (observe(5), applied(LaneStatus::Stopped)),
         (reconcile(5), applied(LaneStatus::Active)),
         // Slots that the store knows of stay known.
-        (reconcile(0), same(LaneStatus::Active)),
+        (observe(6), applied(LaneStatus::Stopped)),
+        (reconcile(0), applied(LaneStatus::Active)),
     ];
     for (told, outcome) in orders {
         let op = order(told);
@@ -366,6 +372,8 @@ pub async fn a_lane_obeys_its_orders(mut bench: Bench) {
         let (status, fill) = (lane_view(&bench).await.status, vec![parcel(&[], signed(1, Cancel))]);
         bench.restart().await;
         assert_eq!(lane_view(&bench).await.status, status, "a restart after {op:?}");
+        let outline = LaneOutline { name: lane(), destination: destination(), status: status.clone() };
+        assert_eq!(must(bench.store().lane_outlines().await, "outlines"), [outline]);
         if status != LaneStatus::Active {
             let refused = bench.apply(assign(owner, lane_view(&bench).await.next.0, fill)).await;
             assert_eq!(refused, Outcome::Stale(Stale::Lane(status)), "{op:?}");
@@ -382,7 +390,7 @@ pub async fn a_gap_is_filled_once(mut bench: Bench) {
     bench.define(policy()).await;
     let owner = bench.open_lane(4).await;
     bench.assigned(owner, 0, 1).await;
-    bench.applied(order(Order::Reconcile { outside_next: Nonce(5) })).await;
+    bench.pass_over(5).await;
     bench.assigned(owner, 5, 2).await;
     bench.answered(3).await;
     let no_gap = || Outcome::Stale(Stale::Nonce { next: Nonce(6) });
@@ -435,7 +443,7 @@ pub async fn a_gap_is_filled_once(mut bench: Bench) {
 pub async fn gaps_are_filled_as_the_lane_lets(mut bench: Bench) {
     bench.define(policy()).await;
     let owner = bench.open_lane(8).await;
-    bench.applied(order(Order::Reconcile { outside_next: Nonce(9) })).await;
+    bench.pass_over(9).await;
     bench.answered(1).await;
     bench.answered(2).await;
     let until = bench.now().plus(1000);
@@ -471,7 +479,7 @@ pub async fn gaps_are_filled_as_the_lane_lets(mut bench: Bench) {
 pub async fn a_fill_may_go_beyond_the_window(bench: Bench) {
     bench.define(policy()).await;
     let owner = bench.open_lane(1).await;
-    bench.applied(order(Order::Reconcile { outside_next: Nonce(9) })).await;
+    bench.pass_over(9).await;
     bench.assigned(owner, 9, 1).await;
     let nothing = |n| fill(owner, n, parcel(&[], signed(100 + n, Cancel)));
     bench.applied(nothing(5)).await;

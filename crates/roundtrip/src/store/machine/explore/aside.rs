@@ -9,18 +9,19 @@
 use stateright::{Model, Property};
 
 use super::embedded::Embedded;
+use super::frame::{self, Fate};
 use super::{Witness, bytes_of, content_of};
 use crate::inbox::{End, Standing, State as RequestState, StateKind};
 use crate::sender::{AttemptKind, Block, ParcelStage, SignedAttempt};
 use crate::store::op::{
-    Already, Amend, Amendment, Answer, Assign, Define, Effect, Judgement, LaneOrder, Lead, Lease, NewParcel,
-    NewRequest, Op, Order, Outcome, Reject, Seat, Settle, Sight, Stale,
+    Admit, Already, Amend, Amendment, Assign, Effect, Judgement, LaneOrder, Lead, NewParcel, Op, Order, Outcome,
+    Reject, Seat, Settle, Sight, Stale,
 };
 use crate::store::policy::{Gate, RoutePolicy};
 use crate::store::query::{Query, Reply};
 use crate::words::{
-    AttemptHash, ClaimId, Destination, ErrorClass, ErrorNote, Height, HolderName, LaneName, Nonce, OccurrenceId,
-    Position, RequestId, RouteName, Token, WorkerName,
+    AttemptHash, Destination, ErrorClass, ErrorNote, Height, HolderName, LaneName, Nonce, OccurrenceId, Position,
+    RequestId, Token,
 };
 
 const SEAT_MS: u64 = 100_000;
@@ -108,13 +109,6 @@ pub(super) struct State {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Fate {
-    Heard,
-    Lost,
-    Copied,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Action {
     Work,
     Change,
@@ -148,10 +142,6 @@ fn id() -> RequestId {
     RequestId([1; 32])
 }
 
-fn route() -> RouteName {
-    RouteName::new("r").unwrap()
-}
-
 fn lane() -> LaneName {
     LaneName::new("account").unwrap()
 }
@@ -170,29 +160,12 @@ fn block(nonce: Nonce, attempt: AttemptHash) -> Block {
 
 impl State {
     fn new(model: &Aside) -> State {
-        let mut store = Embedded::new();
         let policy = RoutePolicy { publish_on: Gate::Seen, destination: Some(destination()), ..Default::default() };
-        store.commit(Op::Define(Define { route: route(), policy }));
-        let holder = HolderName::new("lead").unwrap();
-        let led = store.commit(Op::Lead(Lead { seat: Seat::Route(route()), holder, ttl_ms: u64::MAX }));
-        let Outcome::Applied(Effect::Led(lead, _)) = led else { panic!("a free seat is given: {led:?}") };
+        let (mut store, lead) = frame::routed(policy);
         let order = Order::Open { destination: destination(), window: 1, first: Nonce(0) };
         store.commit(Op::Lane(LaneOrder { lane: lane(), order }));
-        let request = NewRequest {
-            route: route(),
-            id: id(),
-            occurrence: OccurrenceId([1; 32]),
-            place: None,
-            standing: Standing::Seen,
-            payload: bytes_of(BEFORE),
-            due: None,
-            deadline: None,
-            priority: 0,
-            key: None,
-            trace: None,
-            flaw: None,
-        };
-        store.commit(Op::Admit(crate::store::op::Admit { cursor: None, requests: vec![request] }));
+        let requests = vec![frame::request(1, BEFORE, Standing::Seen)];
+        store.commit(Op::Admit(Admit { cursor: None, requests }));
         State {
             store,
             lead,
@@ -207,13 +180,7 @@ impl State {
     }
 
     fn work(&mut self) -> Option<()> {
-        let (worker, claim) = (WorkerName::new("w").unwrap(), ClaimId(self.store.machine.tokens));
-        let op = Lease { route: route(), worker, max: 1, claim, lease_ms: None };
-        let Outcome::Applied(Effect::Leased(grants)) = self.store.commit(Op::Lease(op)) else { return None };
-        let grant = grants.into_iter().next()?;
-        let (id, token, response) = (grant.id, grant.token, grant.payload);
-        self.store.commit(Op::Answer(Answer { id, token, response, follow_ups: Vec::new(), items: Vec::new() }));
-        Some(())
+        frame::work(self.store.machine.tokens, |op| self.store.commit(op))
     }
 
     fn change(&mut self) -> Outcome {
@@ -457,9 +424,7 @@ impl Model for Aside {
         }
         for by in 0..SENDERS {
             actions.extend([Action::Lead(by), Action::Look(by)]);
-            let lost = (left.lost > 0).then_some(Fate::Lost);
-            let copied = (left.copies > 0).then_some(Fate::Copied);
-            for fate in std::iter::once(Fate::Heard).chain(lost).chain(copied) {
+            for fate in Fate::left(left.lost, left.copies) {
                 actions.extend([Action::Aside { by, fate }, Action::Send { by, fate }, Action::Settle { by, fate }]);
             }
             actions.extend((left.crashes > 0).then_some(Action::CrashSender(by)));

@@ -8,15 +8,13 @@
 use stateright::{Model, Property};
 
 use super::embedded::Embedded;
+use super::frame::{self, Fate};
 use super::{Witness, bytes_of, content_of};
 use crate::inbox::{End, Standing, State as RequestState, StateKind};
-use crate::store::op::{
-    Admit, Amend, Amendment, Answer, Define, Effect, Lead, Lease, NewRequest, Op, Outcome, Publish, PublishResult,
-    Seat, Stale,
-};
+use crate::store::op::{Admit, Amend, Amendment, Effect, Lead, Op, Outcome, Publish, PublishResult, Seat, Stale};
 use crate::store::policy::{Gate, RoutePolicy};
 use crate::store::query::{Query, Reply};
-use crate::words::{ClaimId, Destination, HolderName, OccurrenceId, RequestId, RouteName, Token, WorkerName};
+use crate::words::{Destination, HolderName, OccurrenceId, RequestId, Token};
 
 const SEAT_MS: u64 = 100_000;
 const DRAIN_ROUNDS: usize = 8;
@@ -75,13 +73,6 @@ pub(super) struct State {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Fate {
-    Heard,
-    Lost,
-    Copied,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Action {
     Work,
     Change,
@@ -99,49 +90,22 @@ fn id() -> RequestId {
     RequestId([1; 32])
 }
 
-fn route() -> RouteName {
-    RouteName::new("r").unwrap()
-}
-
 fn destination() -> Destination {
     Destination::new("hook").unwrap()
 }
 
 impl State {
     fn new(model: &Deliver) -> State {
-        let mut store = Embedded::new();
         let policy = RoutePolicy { publish_on: Gate::Seen, destination: Some(destination()), ..Default::default() };
-        store.commit(Op::Define(Define { route: route(), policy }));
-        let holder = HolderName::new("lead").unwrap();
-        let led = store.commit(Op::Lead(Lead { seat: Seat::Route(route()), holder, ttl_ms: u64::MAX }));
-        let Outcome::Applied(Effect::Led(lead, _)) = led else { panic!("a free seat is given: {led:?}") };
-        let request = NewRequest {
-            route: route(),
-            id: id(),
-            occurrence: OccurrenceId([1; 32]),
-            place: None,
-            standing: Standing::Seen,
-            payload: bytes_of(BEFORE),
-            due: None,
-            deadline: None,
-            priority: 0,
-            key: None,
-            trace: None,
-            flaw: None,
-        };
-        store.commit(Op::Admit(Admit { cursor: None, requests: vec![request] }));
+        let (mut store, lead) = frame::routed(policy);
+        let requests = vec![frame::request(1, BEFORE, Standing::Seen)];
+        store.commit(Op::Admit(Admit { cursor: None, requests }));
         let couriers = Default::default();
         State { store, lead, couriers, seen: [0; 2], ended_with: Vec::new(), copy: None, left: model.faults }
     }
 
     fn work(&mut self) -> Option<()> {
-        let (worker, claim) = (WorkerName::new("w").unwrap(), ClaimId(self.store.machine.tokens));
-        let op = Lease { route: route(), worker, max: 1, claim, lease_ms: None };
-        let Outcome::Applied(Effect::Leased(grants)) = self.store.commit(Op::Lease(op)) else { return None };
-        let grant = grants.into_iter().next()?;
-        let (id, token, response) = (grant.id, grant.token, grant.payload);
-        self.store.commit(Op::Answer(Answer { id, token, response, follow_ups: Vec::new(), items: Vec::new() }));
-        Some(())
+        frame::work(self.store.machine.tokens, |op| self.store.commit(op))
     }
 
     fn change(&mut self) -> Outcome {
@@ -289,9 +253,7 @@ impl Model for Deliver {
         actions.extend((left.changes > 0).then_some(Action::Change));
         for by in 0..COURIERS {
             actions.extend([Action::Lead(by), Action::Take(by), Action::Hand(by)]);
-            actions.push(Action::Record { by, fate: Fate::Heard });
-            actions.extend((left.lost > 0).then_some(Action::Record { by, fate: Fate::Lost }));
-            actions.extend((left.copies > 0).then_some(Action::Record { by, fate: Fate::Copied }));
+            actions.extend(Fate::left(left.lost, left.copies).map(|fate| Action::Record { by, fate }));
             actions.extend((left.crashes > 0).then_some(Action::CrashCourier(by)));
         }
         actions.extend(state.copy.is_some().then_some(Action::Copy));

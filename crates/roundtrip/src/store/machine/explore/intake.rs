@@ -11,17 +11,16 @@ use std::collections::BTreeSet;
 use stateright::{Model, Property};
 
 use super::embedded::Embedded;
+use super::frame::{self, Fate, route};
 use super::{Witness, bytes_of, content_of};
 use crate::inbox::{End, Occurrence, Request, Standing, StateKind};
 use crate::listener::Cursor;
 use crate::store::op::{
-    Admission, Admit, Amend, Amendment, Answer, CursorMove, Define, Effect, Lead, Lease, NewRequest, Op, Outcome, Seat,
-    Stale,
+    Admission, Admit, Amend, Amendment, Answer, CursorMove, Effect, Lease, NewRequest, Op, Outcome, Stale,
 };
 use crate::store::policy::{Backoff, RoutePolicy};
 use crate::words::{
-    ClaimId, Height, HolderName, ListenerName, OccurrenceId, OriginName, Place, Position, RequestId, RouteName, Token,
-    WorkerName,
+    ClaimId, Height, ListenerName, OccurrenceId, OriginName, Place, Position, RequestId, Token, WorkerName,
 };
 
 const LEASE_MS: u64 = 10_000;
@@ -165,16 +164,6 @@ pub(super) struct State {
     broken: Option<&'static str>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) enum Fate {
-    /// The caller learns the outcome.
-    Heard,
-    /// The call is done and its answer is lost.
-    Lost,
-    /// The call is done, and a copy of it arrives again at any later time.
-    Copied,
-}
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Action {
     Mine(Option<u8>),
@@ -189,10 +178,6 @@ pub(super) enum Action {
     Deliver,
     Wait,
     Crash,
-}
-
-fn route() -> RouteName {
-    RouteName::new("r").unwrap()
 }
 
 fn listener() -> ListenerName {
@@ -217,14 +202,8 @@ fn place(height: u64) -> Place {
 
 impl State {
     fn new(model: &Intake) -> State {
-        let mut store = Embedded::new();
-        store.commit(Op::Define(Define {
-            route: route(),
-            policy: RoutePolicy { lease_ms: LEASE_MS, backoff: Backoff::NONE, ..Default::default() },
-        }));
-        let holder = HolderName::new("lead").unwrap();
-        let led = store.commit(Op::Lead(Lead { seat: Seat::Route(route()), holder, ttl_ms: u64::MAX }));
-        let Outcome::Applied(Effect::Led(lead, _)) = led else { panic!("a free seat is given: {led:?}") };
+        let policy = RoutePolicy { lease_ms: LEASE_MS, backoff: Backoff::NONE, ..Default::default() };
+        let (store, lead) = frame::routed(policy);
         let events = u8::try_from(model.shown.len()).unwrap();
         State {
             store,
@@ -302,20 +281,9 @@ impl State {
 
     fn new_request(&self, model: &Intake, event: u8, height: u64) -> NewRequest {
         let Shown { request, content } = model.shown[usize::from(event)];
-        NewRequest {
-            route: route(),
-            id: id_of(request),
-            occurrence: occurrence_of(event),
-            place: Some(place(height)),
-            standing: if height <= self.origin.final_height { Standing::Final } else { Standing::Seen },
-            payload: bytes_of(content),
-            due: None,
-            deadline: None,
-            priority: 0,
-            key: None,
-            trace: None,
-            flaw: None,
-        }
+        let standing = if height <= self.origin.final_height { Standing::Final } else { Standing::Seen };
+        let base = frame::request(request + 1, content, standing);
+        NewRequest { occurrence: occurrence_of(event), place: Some(place(height)), ..base }
     }
 
     /// The first thing that the store does not believe of the origin yet. The order
@@ -647,13 +615,10 @@ impl Model for Intake {
                 actions.extend([true, false].map(|events_come_back| Action::Reorg { events_come_back }));
             }
         }
-        let mut fates = vec![Fate::Heard];
-        fates.extend((state.left.copies > 0).then_some(Fate::Copied));
-        actions.extend(fates.iter().map(|&fate| Action::Amend(fate)));
-        fates.extend((state.left.lost > 0).then_some(Fate::Lost));
-        actions.extend(fates.iter().map(|&fate| Action::Admit(fate)));
+        actions.extend(Fate::left(0, state.left.copies).map(Action::Amend));
+        actions.extend(Fate::left(state.left.lost, state.left.copies).map(Action::Admit));
         if state.left.leases > 0 {
-            actions.extend(fates.iter().filter(|&&fate| fate != Fate::Copied).map(|&fate| Action::Lease(fate)));
+            actions.extend(Fate::left(state.left.lost, 0).map(Action::Lease));
         }
         if state.claim > 0 {
             actions.push(Action::ReplayLease);

@@ -22,6 +22,7 @@
 mod aside;
 mod deliver;
 mod embedded;
+mod frame;
 mod intake;
 mod path;
 mod turns;
@@ -228,6 +229,7 @@ fn wishes_to_cancel() {
     let faults = path::Faults { wishes: 1, waits: 1, copies: 1, ..Default::default() };
     holds("lanes: wish, two owners, copies", lanes(1, 2, faults, &witness), 1000);
     witness.saw(&["a wish was fulfilled", "a wish came too late", "what was to be cancelled was mined"]);
+    witness.saw(&["a lane that goes well was not reconciled"]);
 }
 
 /// Whoever reconciles believes an outsider's transaction before it is final, and a reorg

@@ -10,20 +10,21 @@ use std::collections::BTreeSet;
 
 use stateright::{Model, Property};
 
+use super::Witness;
 use super::embedded::Embedded;
-use super::{Witness, bytes_of};
+use super::frame::{self, Fate};
 use crate::inbox::{End, Standing, StateKind};
 use crate::listener::Cursor;
 use crate::sender::{AttemptKind, Block, LaneStatus, Parcel, SignedAttempt, Stage};
 use crate::store::disk::RamDisk;
 use crate::store::op::{
-    Admit, AfterCancel, Amend, Amendment, Answer, Assign, Attempt, CursorMove, Define, Effect, Fill, Judgement,
-    LaneOrder, Lead, Lease, Missing, NewParcel, NewRequest, Op, Order, Outcome, Seat, Settle, Sight, Stale,
+    Admit, AfterCancel, Amend, Amendment, Assign, Attempt, CursorMove, Effect, Fill, Judgement, LaneOrder, Lead,
+    Missing, NewParcel, NewRequest, Op, Order, Outcome, Seat, Settle, Sight, Stale,
 };
 use crate::store::policy::{Gate, RoutePolicy};
 use crate::words::{
-    AttemptHash, ClaimId, Destination, ErrorClass, ErrorNote, Height, HolderName, LaneName, ListenerName, Nonce,
-    OccurrenceId, Position, RequestId, RouteName, Token, WorkerName,
+    AttemptHash, Destination, ErrorClass, ErrorNote, Height, HolderName, LaneName, ListenerName, Nonce, Position,
+    RequestId, Token,
 };
 
 /// A seat lasts so long without being kept.
@@ -235,13 +236,6 @@ pub(super) struct State {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Fate {
-    Heard,
-    Lost,
-    Copied,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Action {
     Admit,
     Work,
@@ -287,6 +281,8 @@ pub(super) enum Action {
     Reconcile {
         by: usize,
     },
+    /// A person takes a lane that goes well for a stopped one.
+    Hasten,
     Mine {
         tx: Tx,
         reverted: bool,
@@ -306,10 +302,6 @@ pub(super) enum Action {
 
 fn lane_name() -> LaneName {
     LaneName::new("account").unwrap()
-}
-
-fn route() -> RouteName {
-    RouteName::new("r").unwrap()
 }
 
 fn destination() -> Destination {
@@ -336,31 +328,14 @@ fn nonce(n: u8) -> Nonce {
     Nonce(u64::from(n))
 }
 
-fn new_request(request: u8) -> NewRequest {
-    NewRequest {
-        route: route(),
-        id: id_of(request),
-        occurrence: OccurrenceId([request + 1; 32]),
-        place: None,
-        standing: Standing::Final,
-        payload: bytes_of(request),
-        due: None,
-        deadline: None,
-        priority: 0,
-        key: None,
-        trace: None,
-        flaw: None,
-    }
+fn new_request(n: u8) -> NewRequest {
+    frame::request(n + 1, n, Standing::Final)
 }
 
 impl State {
     fn new(model: &Path) -> State {
-        let mut store = Embedded::new();
         let policy = RoutePolicy { publish_on: Gate::Seen, destination: Some(destination()), ..Default::default() };
-        store.commit(Op::Define(Define { route: route(), policy }));
-        let holder = HolderName::new("lead").unwrap();
-        let led = store.commit(Op::Lead(Lead { seat: Seat::Route(route()), holder, ttl_ms: u64::MAX }));
-        let Outcome::Applied(Effect::Led(lead, _)) = led else { panic!("a free seat is given: {led:?}") };
+        let (mut store, lead) = frame::routed(policy);
         let order = Order::Open { destination: destination(), window: WINDOW, first: nonce(0) };
         store.commit(Op::Lane(LaneOrder { lane: lane_name(), order }));
         let mut state = State {
@@ -428,13 +403,7 @@ impl State {
 
     /// A worker takes a request and answers it.
     fn work(&mut self) -> Option<()> {
-        let (worker, claim) = (WorkerName::new("w").unwrap(), ClaimId(self.store.machine.tokens));
-        let op = Lease { route: route(), worker, max: 1, claim, lease_ms: None };
-        let Outcome::Applied(Effect::Leased(grants)) = self.store.commit(Op::Lease(op)) else { return None };
-        let grant = grants.into_iter().next()?;
-        let (id, token, response) = (grant.id, grant.token, grant.payload);
-        self.store.commit(Op::Answer(Answer { id, token, response, follow_ups: Vec::new(), items: Vec::new() }));
-        Some(())
+        frame::work(self.store.machine.tokens, |op| self.store.commit(op))
     }
 
     fn lead(&mut self, by: usize) -> Outcome {
@@ -618,6 +587,14 @@ impl State {
         Some(outcome)
     }
 
+    /// A slot that nobody was given or has used; were it passed over, it would be filled for nothing.
+    fn hasten(&mut self) -> Outcome {
+        let order = Order::Reconcile { outside_next: nonce(self.lane_next() + 1) };
+        let outcome = self.store.commit(Op::Lane(LaneOrder { lane: lane_name(), order }));
+        assert!(!outcome.holds(), "a lane that goes well was reconciled: {outcome:?}");
+        outcome
+    }
+
     /// While the lane is stopped: what the chain carried out is not to be sent again.
     fn match_one(&mut self, model: &Path) -> Option<Outcome> {
         let request = self.unmatched(model).filter(|_| self.stopped())?;
@@ -768,12 +745,6 @@ impl State {
 }
 
 impl Path {
-    fn fates(&self, state: &State) -> Vec<Fate> {
-        let lost = (state.left.lost > 0).then_some(Fate::Lost);
-        let copied = (state.left.copies > 0).then_some(Fate::Copied);
-        std::iter::once(Fate::Heard).chain(lost).chain(copied).collect()
-    }
-
     fn sender_actions(&self, state: &State, by: usize, actions: &mut Vec<Action>) {
         let sender = state.senders[by];
         actions.push(Action::Lead(by));
@@ -787,7 +758,7 @@ impl Path {
             actions.extend([Action::Match { by }, Action::Reconcile { by }]);
         }
         let ready = state.ready(self);
-        for fate in self.fates(state) {
+        for fate in Fate::left(state.left.lost, state.left.copies) {
             if sender.asked {
                 // Also what is not ready: the sender's list may be out of date.
                 let each = (0..self.requests).map(|request| Action::Assign { by, carries: bit(request), fate });
@@ -861,6 +832,9 @@ impl Path {
             (Action::Fill { .. }, Outcome::Applied(_)) => self.witness.note("a gap was filled with an answer"),
             (Action::Match { .. }, Outcome::Applied(_)) => self.witness.note("a forgotten delivery was matched"),
             (Action::Reconcile { .. }, Outcome::Applied(_)) => self.witness.note("a lane was reconciled"),
+            (Action::Hasten, Outcome::Stale(Stale::Lane(_))) => {
+                self.witness.note("a lane that goes well was not reconciled");
+            }
             (_, Outcome::NotFound(Missing::Parcel(_))) => self.witness.note("a late call found its parcel gone"),
             _ => {}
         }
@@ -911,6 +885,7 @@ impl Model for Path {
             let slots = state.store.lane().parcels.keys().map(|n| u8::try_from(n.0).unwrap());
             actions.extend(slots.map(|nonce| Action::Wish { nonce }));
         }
+        actions.extend((left.wishes > 0 && !state.stopped()).then_some(Action::Hasten));
         actions.extend(state.copy.is_some().then_some(Action::Deliver));
         actions.extend((left.waits > 0).then_some(Action::Wait));
         actions.extend((left.crashes > 0).then_some(Action::Crash));
@@ -963,6 +938,7 @@ impl Model for Path {
             Action::Settle { by, nonce, fate } => Some(state.settle(self, by, nonce, fate)?),
             Action::Match { .. } => Some(state.match_one(self)?),
             Action::Reconcile { by } => Some(state.reconcile(self, by)?),
+            Action::Hasten => Some(state.hasten()),
             Action::Mine { tx, reverted } => {
                 state.left.reverts -= u8::from(reverted);
                 state.chain.mine(tx, reverted);

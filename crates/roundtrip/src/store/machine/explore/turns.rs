@@ -10,16 +10,14 @@ use stateright::{Model, Property};
 
 use super::Witness;
 use super::embedded::Embedded;
+use super::frame::{self, route};
 use crate::inbox::{Identity, Request, Standing, State as RequestState};
 use crate::store::op::{
-    Admit, Amend, Amendment, Answer, Define, Effect, Fail, Grant, Lead, Lease, Mend, NewRequest, Op, Outcome, Release,
-    Remedy, Seat, Verdict,
+    Admit, Amend, Amendment, Answer, Effect, Fail, Grant, Lease, Mend, NewRequest, Op, Outcome, Release, Remedy,
+    Verdict,
 };
 use crate::store::policy::{Backoff, Gate, Horizon, OnDuplicate, QueueOrder, RoutePolicy};
-use crate::words::{
-    ClaimId, ErrorClass, ErrorNote, HolderName, OccurrenceId, OrderKey, Payload, RequestId, RouteName, Token,
-    WorkerName,
-};
+use crate::words::{ClaimId, ErrorClass, ErrorNote, OccurrenceId, OrderKey, Payload, RequestId, Token, WorkerName};
 
 const LEASE_MS: u64 = 10_000;
 const LATER_MS: u64 = 500;
@@ -82,10 +80,6 @@ pub(super) enum Action {
     /// So long that leases run out, which are then taken back.
     Wait,
     Crash,
-}
-
-fn route() -> RouteName {
-    RouteName::new("r").unwrap()
 }
 
 fn occurrence_of(n: u8) -> OccurrenceId {
@@ -239,11 +233,7 @@ impl Model for Turns {
     type Action = Action;
 
     fn init_states(&self) -> Vec<State> {
-        let mut store = Embedded::new();
-        store.commit(Op::Define(Define { route: route(), policy: self.policy() }));
-        let holder = HolderName::new("lead").unwrap();
-        let led = store.commit(Op::Lead(Lead { seat: Seat::Route(route()), holder, ttl_ms: u64::MAX }));
-        let Outcome::Applied(Effect::Led(lead, _)) = led else { panic!("a free seat is given: {led:?}") };
+        let (store, lead) = frame::routed(self.policy());
         let (grants, left) = (BTreeSet::new(), self.faults);
         vec![State { store, lead, came: 0, grants, claim: 0, left, broken: None }]
     }

@@ -5,12 +5,13 @@
 use stateright::{Model, Property};
 
 use super::embedded::Embedded;
+use super::frame::{self, Fate};
 use super::{Witness, bytes_of};
 use crate::groups::GroupState;
 use crate::inbox::Standing;
-use crate::store::op::{Admit, Answer, Define, Effect, Gather, GroupPlan, Lease, NewRequest, Op, Outcome};
+use crate::store::op::{Admit, Effect, Gather, GroupPlan, NewRequest, Op, Outcome};
 use crate::store::policy::RoutePolicy;
-use crate::words::{ClaimId, GroupKey, ItemId, OccurrenceId, RequestId, RouteName, UnixMs, WorkerName};
+use crate::words::{GroupKey, ItemId, RequestId, UnixMs};
 
 const WINDOW_MS: u64 = 1000;
 const SEAL_AT_ITEMS: u64 = 2;
@@ -50,13 +51,6 @@ pub(super) struct State {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Fate {
-    Heard,
-    Lost,
-    Copied,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Action {
     Gather { item: u8, fate: Fate },
     Fire { fate: Fate },
@@ -66,36 +60,17 @@ pub(super) enum Action {
     Crash,
 }
 
-fn route() -> RouteName {
-    RouteName::new("r").unwrap()
-}
-
 fn group() -> GroupKey {
     GroupKey::new("g").unwrap()
 }
 
 fn new_request(n: u8) -> NewRequest {
-    NewRequest {
-        route: route(),
-        id: RequestId([n; 32]),
-        occurrence: OccurrenceId([n; 32]),
-        place: None,
-        standing: Standing::Final,
-        payload: bytes_of(n),
-        due: None,
-        deadline: None,
-        priority: 0,
-        key: None,
-        trace: None,
-        flaw: None,
-    }
+    frame::request(n, n, Standing::Final)
 }
 
 impl State {
     fn new(model: &Window) -> State {
-        let mut store = Embedded::new();
-        let policy = RoutePolicy { capacity: 1, ..Default::default() };
-        store.commit(Op::Define(Define { route: route(), policy }));
+        let (mut store, _) = frame::routed(RoutePolicy { capacity: 1, ..Default::default() });
         if model.blocked {
             store.commit(Op::Admit(Admit { cursor: None, requests: vec![new_request(BLOCKER)] }));
         }
@@ -139,13 +114,7 @@ impl State {
     }
 
     fn work(&mut self) -> Option<()> {
-        let (worker, claim) = (WorkerName::new("w").unwrap(), ClaimId(self.store.machine.tokens));
-        let op = Lease { route: route(), worker, max: 1, claim, lease_ms: None };
-        let Outcome::Applied(Effect::Leased(grants)) = self.commit(Op::Lease(op)) else { return None };
-        let grant = grants.into_iter().next()?;
-        let (id, token, response) = (grant.id, grant.token, grant.payload);
-        self.commit(Op::Answer(Answer { id, token, response, follow_ups: Vec::new(), items: Vec::new() }));
-        Some(())
+        frame::work(self.store.machine.tokens, |op| self.commit(op))
     }
 
     fn group_state(&self) -> Option<GroupState> {
@@ -199,12 +168,6 @@ impl State {
 }
 
 impl Window {
-    fn fates(&self, state: &State) -> Vec<Fate> {
-        let lost = (state.left.lost > 0).then_some(Fate::Lost);
-        let copied = (state.left.copies > 0).then_some(Fate::Copied);
-        std::iter::once(Fate::Heard).chain(lost).chain(copied).collect()
-    }
-
     fn note(&self, last: &State, state: &State, action: Action, outcome: &Outcome) {
         let sealed_now = last.sealed_with.is_none() && state.sealed_with.is_some();
         match (action, outcome) {
@@ -238,7 +201,7 @@ impl Model for Window {
     }
 
     fn actions(&self, state: &State, actions: &mut Vec<Action>) {
-        for fate in self.fates(state) {
+        for fate in Fate::left(state.left.lost, state.left.copies) {
             actions.extend((0..self.items).map(|item| Action::Gather { item, fate }));
             actions.extend(self.fires.then_some(Action::Fire { fate }));
         }
