@@ -24,7 +24,7 @@ const BATCHES_AT_ONCE: usize = 4;
 /// The loop that somebody writes for speed alone.
 pub(super) async fn send_all(site: &Site) -> Result<Cost, Failure> {
     let meter = Meter::start(site);
-    let fees = Fees::above(head(&site.client).await?.base_fee_per_gas.to());
+    let fees = head(&site.client).await?.fees();
     let mut accounts = JoinSet::new();
     for (at, signer) in site.signers.iter().enumerate() {
         let numbers: Vec<u64> = (0..site.count).skip(at).step_by(site.signers.len()).collect();
@@ -82,7 +82,7 @@ impl Account {
             nonce,
             gas_limit: GAS,
             max_fee_per_gas: self.fees.max_fee,
-            max_priority_fee_per_gas: self.fees.tip,
+            max_priority_fee_per_gas: self.fees.tip.ok_or("the node has no base fee")?,
             to: TxKind::Call(board),
             input: RequestBoard::respondCall { id, content, answer }.abi_encode().into(),
             ..TxEip1559::default()

@@ -7,7 +7,7 @@ use alloy::rpc::client::RpcClient;
 use alloy::signers::local::PrivateKeySigner;
 use alloy::sol_types::SolCall;
 use roundtrip_evm::Rpc;
-use roundtrip_evm::testkit::account::{Call, Fees, deploy_board, dev_key, dev_signers, head, send_raw};
+use roundtrip_evm::testkit::account::{Call, deploy_board, dev_key, dev_signers, head, send_raw};
 use roundtrip_evm::testkit::board::RequestBoard;
 use roundtrip_evm::testkit::node::{AnvilOptions, Mining, Node};
 
@@ -72,7 +72,7 @@ impl Site {
     /// One account asks all, so that the ids are in the order of the payloads.
     async fn ask_all(&self, asker: &PrivateKeySigner) -> Result<(), Failure> {
         let first = self.nonce(asker.address(), "latest").await?;
-        let fees = Fees::above(head(&self.client).await?.base_fee_per_gas.to());
+        let fees = head(&self.client).await?.fees();
         let mut outgoing = Vec::new();
         for n in 0..self.count {
             let call = Call {

@@ -8,7 +8,7 @@ use roundtrip::station::Shutdown;
 use roundtrip::store::query::ReadyDelivery;
 use roundtrip::store::{ReadExt, Store, StoreExt};
 use roundtrip::words::{Destination, LaneName, Nonce};
-use roundtrip_evm::testkit::account::{Fees, head};
+use roundtrip_evm::testkit::account::head;
 
 use super::Failure;
 use super::bare::Account;
@@ -34,7 +34,7 @@ pub(super) async fn signatures(site: &Site, store: &dyn Store) -> Result<(f64, f
     }
     let ours = ready.len() as f64 / started.elapsed().as_secs_f64();
 
-    let fees = Fees::above(head(&site.client).await?.base_fee_per_gas.to());
+    let fees = head(&site.client).await?.fees();
     let account = Account { client: site.client.clone(), signer: site.signers[0].clone(), fees };
     let started = Instant::now();
     for n in 0..ready.len() as u64 {

@@ -1,7 +1,7 @@
 //! Accounts of the outside parties: they sign, and send what they signed, by plain JSON-RPC
 //! and none of our sender, so that what they show says something about it.
 
-use alloy::consensus::{SignableTransaction, TxEip1559, TxEnvelope};
+use alloy::consensus::{SignableTransaction, TxEip1559, TxEnvelope, TxLegacy};
 use alloy::eips::eip2718::Encodable2718;
 use alloy::primitives::{Address, B256, Bytes, TxHash, TxKind, U64, b256, keccak256};
 use alloy::rpc::client::RpcClient;
@@ -16,6 +16,8 @@ use super::board;
 pub const SEND_BATCH: usize = 100;
 const CREATION_GAS: u64 = 3_000_000;
 const TIP_WEI: u128 = 1_000_000_000;
+/// More than any development node asks for where there is no base fee.
+const GAS_PRICE_WEI: u128 = 20_000_000_000;
 
 /// Why an outside party could not do something.
 #[derive(Debug, thiserror::Error)]
@@ -75,21 +77,21 @@ pub fn dev_key(index: usize) -> PrivateKeySigner {
 pub struct Fees {
     /// At most this, in wei.
     pub max_fee: u128,
-    /// To whoever mines it, in wei.
-    pub tip: u128,
+    /// To whoever mines it, in wei; none where there is no base fee, and all is one price.
+    pub tip: Option<u128>,
 }
 
 impl Fees {
     /// An offer that holds while the base fee doubles.
     pub fn above(base_fee: u128) -> Fees {
-        Fees { max_fee: base_fee.saturating_mul(2).saturating_add(TIP_WEI), tip: TIP_WEI }
+        Fees { max_fee: base_fee.saturating_mul(2).saturating_add(TIP_WEI), tip: Some(TIP_WEI) }
     }
 
     /// An offer that every pool takes in place of this one, at this base fee.
     pub fn bumped(self, base_fee: u128) -> Fees {
         let raised = |wei: u128| wei.saturating_mul(5).div_ceil(4);
         let fresh = Fees::above(base_fee);
-        Fees { max_fee: raised(self.max_fee).max(fresh.max_fee), tip: raised(self.tip).max(fresh.tip) }
+        Fees { max_fee: raised(self.max_fee).max(fresh.max_fee), tip: self.tip.map(|tip| raised(tip).max(TIP_WEI)) }
     }
 }
 
@@ -122,18 +124,35 @@ pub struct RawTransaction {
 impl Call {
     /// Signs it.
     pub fn sign(self, signer: &PrivateKeySigner) -> Result<RawTransaction, alloy::signers::Error> {
-        let transaction = TxEip1559 {
-            chain_id: self.chain_id,
-            nonce: self.nonce,
-            gas_limit: self.gas_limit,
-            max_fee_per_gas: self.fees.max_fee,
-            max_priority_fee_per_gas: self.fees.tip,
-            to: self.to,
-            input: self.input,
-            ..TxEip1559::default()
+        let signed: TxEnvelope = match self.fees.tip {
+            Some(tip) => {
+                let transaction = TxEip1559 {
+                    chain_id: self.chain_id,
+                    nonce: self.nonce,
+                    gas_limit: self.gas_limit,
+                    max_fee_per_gas: self.fees.max_fee,
+                    max_priority_fee_per_gas: tip,
+                    to: self.to,
+                    input: self.input,
+                    ..TxEip1559::default()
+                };
+                let signature = signer.sign_hash_sync(&transaction.signature_hash())?;
+                transaction.into_signed(signature).into()
+            }
+            None => {
+                let transaction = TxLegacy {
+                    chain_id: Some(self.chain_id),
+                    nonce: self.nonce,
+                    gas_price: self.fees.max_fee,
+                    gas_limit: self.gas_limit,
+                    to: self.to,
+                    input: self.input,
+                    ..TxLegacy::default()
+                };
+                let signature = signer.sign_hash_sync(&transaction.signature_hash())?;
+                transaction.into_signed(signature).into()
+            }
         };
-        let signature = signer.sign_hash_sync(&transaction.signature_hash())?;
-        let signed = TxEnvelope::Eip1559(transaction.into_signed(signature));
         Ok(RawTransaction { hash: *signed.tx_hash(), bytes: signed.encoded_2718().into() })
     }
 }
@@ -163,8 +182,23 @@ pub struct Head {
     pub number: U64,
     /// Its hash.
     pub hash: B256,
-    /// What gas costs in it.
-    pub base_fee_per_gas: U64,
+    /// What gas costs in it, on chains that have it.
+    pub base_fee_per_gas: Option<U64>,
+}
+
+impl Head {
+    /// What gas costs in it; nothing, where there is no base fee.
+    pub fn base_fee(&self) -> u128 {
+        self.base_fee_per_gas.map_or(0, |wei| wei.to())
+    }
+
+    /// What the coming blocks take.
+    pub fn fees(&self) -> Fees {
+        match self.base_fee_per_gas {
+            Some(wei) => Fees::above(wei.to()),
+            None => Fees { max_fee: GAS_PRICE_WEI, tip: None },
+        }
+    }
 }
 
 /// Reads the newest block.
@@ -187,7 +221,7 @@ pub async fn deploy_board(
 ) -> Result<Address, AccountError> {
     let chain_id: U64 = client.request_noparams("eth_chainId").await?;
     let nonce: U64 = client.request("eth_getTransactionCount", (signer.address(), "latest")).await?;
-    let fees = Fees::above(head(client).await?.base_fee_per_gas.to());
+    let fees = head(client).await?.fees();
     let call = Call {
         chain_id: chain_id.to(),
         nonce: nonce.to(),

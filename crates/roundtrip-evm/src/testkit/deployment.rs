@@ -153,21 +153,38 @@ impl Deployment {
 
     /// The sender's view of the chain.
     pub fn chain(&self) -> Result<EvmChain, Failed> {
-        self.chain_of(self.lanes.iter().map(|signer| Arc::new(signer.clone()) as LaneSigner).collect())
+        self.chain_of(self.signers())
     }
 
     /// The same, with others who sign for the lanes.
     pub fn chain_of(&self, lanes: Vec<LaneSigner>) -> Result<EvmChain, Failed> {
-        let mut signers: BTreeMap<LaneName, LaneSigner> = BTreeMap::new();
-        for (name, signer) in self.lane_names().iter().zip(lanes) {
-            signers.insert(LaneName::new(name)?, signer);
-        }
-        let options = EvmChainOptions {
+        self.chain_with(lanes, self.chain_options())
+    }
+
+    /// The same, used in another way than [`Deployment::chain_options`] says.
+    pub fn chain_used(&self, options: EvmChainOptions) -> Result<EvmChain, Failed> {
+        self.chain_with(self.signers(), options)
+    }
+
+    /// How its sender uses the chain.
+    pub fn chain_options(&self) -> EvmChainOptions {
+        EvmChainOptions {
             finality: Finality::Depth(self.final_depth),
             gas: self.gas,
             head_fresh_for: self.pace.poll,
             ..EvmChainOptions::default()
-        };
+        }
+    }
+
+    fn signers(&self) -> Vec<LaneSigner> {
+        self.lanes.iter().map(|signer| Arc::new(signer.clone()) as LaneSigner).collect()
+    }
+
+    fn chain_with(&self, lanes: Vec<LaneSigner>, options: EvmChainOptions) -> Result<EvmChain, Failed> {
+        let mut signers: BTreeMap<LaneName, LaneSigner> = BTreeMap::new();
+        for (name, signer) in self.lane_names().iter().zip(lanes) {
+            signers.insert(LaneName::new(name)?, signer);
+        }
         Ok(EvmChain::new(self.rpc.clone(), self.chain_id, self.call()?, signers, options))
     }
 

@@ -30,6 +30,8 @@ pub const TOOLS_VARIABLE: &str = "ROUNDTRIP_TOOLS";
 
 const ANVIL: &str = "node_modules/@foundry-rs/anvil-linux-amd64/bin/anvil";
 const HARDHAT: &str = "node_modules/hardhat/internal/cli/bootstrap.js";
+/// The last rules without a base fee.
+const BEFORE_BASE_FEES: &str = "berlin";
 const WEI_PER_ETHER: u64 = 1_000_000_000_000_000_000;
 
 /// Why a node does not run.
@@ -133,12 +135,28 @@ impl Node {
         Node::start(command, &program, "Listening on ").await
     }
 
+    /// Starts Anvil as a chain without a base fee: transactions pay a gas price.
+    pub async fn anvil_at_a_gas_price() -> Result<Node, NodeError> {
+        let extra = vec!["--hardfork".to_owned(), BEFORE_BASE_FEES.to_owned()];
+        Node::anvil(AnvilOptions { extra, ..AnvilOptions::default() }).await
+    }
+
     /// Starts hardhat's node, which makes blocks only when told to.
     pub async fn hardhat() -> Result<Node, NodeError> {
+        Node::hardhat_of(None).await
+    }
+
+    /// The same as a chain without a base fee: transactions pay a gas price.
+    pub async fn hardhat_at_a_gas_price() -> Result<Node, NodeError> {
+        Node::hardhat_of(Some(BEFORE_BASE_FEES)).await
+    }
+
+    async fn hardhat_of(rules: Option<&str>) -> Result<Node, NodeError> {
         let program = installed(HARDHAT)?;
         let mut command = Command::new("node");
         command.arg(&program).args(["node", "--hostname", "127.0.0.1", "--port", "0"]);
         command.current_dir(tools()).env("HARDHAT_DISABLE_TELEMETRY_PROMPT", "true");
+        command.envs(rules.map(|rules| ("HARDHAT_HARDFORK", rules)));
         Node::start(command, &program, "JSON-RPC server at http://").await
     }
 
@@ -195,6 +213,16 @@ impl Node {
     /// What gas costs in the next block.
     pub async fn set_next_base_fee(&self, wei: u64) -> TransportResult<()> {
         self.tell("hardhat_setNextBlockBaseFeePerGas", json!([U64::from(wei)])).await
+    }
+
+    /// What a transaction pays at least for a unit of gas, where there is no base fee.
+    pub async fn set_gas_price(&self, wei: u64) -> TransportResult<()> {
+        self.tell("hardhat_setMinGasPrice", json!([U64::from(wei)])).await
+    }
+
+    /// The next block is so much later.
+    pub async fn pass_time(&self, seconds: u64) -> TransportResult<()> {
+        self.tell("evm_increaseTime", json!([seconds])).await
     }
 
     /// Whether each transaction is mined as it comes.

@@ -273,7 +273,7 @@ impl Run {
     async fn turn(&mut self) -> Result<Option<Vec<Asked>>, AccountError> {
         let head = head(&self.client).await?;
         self.count(head.number.to()).await?;
-        let outgoing = self.act(head.number.to(), head.base_fee_per_gas.to())?;
+        let outgoing = self.act(head.number.to(), head.base_fee())?;
         let answers = send_raw(&self.client, &outgoing.bytes).await?;
         let refusal = answers.into_iter().filter_map(Result::err).last().map(|error| error.to_string());
         let sum = |part: fn(&Lane) -> usize| self.lanes.iter().map(part).sum();
@@ -407,7 +407,7 @@ mod tests {
     use super::*;
 
     fn signed(sent_at: Option<u64>, sends: u32, prices: usize) -> AskState {
-        AskState::Signed { fees: Fees { max_fee: 100, tip: 1 }, sent_at, sends, prices }
+        AskState::Signed { fees: Fees { max_fee: 100, tip: Some(1) }, sent_at, sends, prices }
     }
 
     #[test]

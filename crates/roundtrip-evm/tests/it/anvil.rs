@@ -177,7 +177,7 @@ async fn a_base_fee_above_what_was_signed_leads_to_a_bump() {
 
     world.settled(&payloads).await;
     let mined = world.mined(world.lanes[0].address(), 0).await.unwrap();
-    assert!(mined.max_fee_per_gas.to::<u128>() >= bumped.max_fee_per_gas(), "{mined:?}");
+    assert!(mined.max_fee_per_gas.unwrap().to::<u128>() >= bumped.max_fee_per_gas(), "{mined:?}");
 }
 
 #[tokio::test]
@@ -185,8 +185,8 @@ async fn a_slot_that_a_stranger_left_empty_is_filled() {
     let world = World::on_anvil(1).await;
     // Somebody uses the lane's account, so that the lane begins above it.
     let lane = world.lanes[0].clone();
-    let base_fee: u128 = head(&world.client).await.unwrap().base_fee_per_gas.to();
-    let fees = Fees { max_fee: base_fee, tip: 1 };
+    let base_fee = head(&world.client).await.unwrap().base_fee();
+    let fees = Fees { max_fee: base_fee, tip: Some(1) };
     let stranger = world.send(&lane, Call { fees, ..world.nothing(0).await }).await;
     world.node.set_next_base_fee(SPIKE).await.unwrap();
     world.node.mine(1).await.unwrap();

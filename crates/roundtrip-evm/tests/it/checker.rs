@@ -7,7 +7,7 @@ use alloy::primitives::{Address, Bytes, TxKind, U256, keccak256};
 use alloy::rpc::client::RpcClient;
 use alloy::signers::local::PrivateKeySigner;
 use alloy::sol_types::SolCall;
-use roundtrip_evm::testkit::account::{Call, Fees, deploy_board, dev_signers, head, send_raw};
+use roundtrip_evm::testkit::account::{Call, deploy_board, dev_signers, head, send_raw};
 use roundtrip_evm::testkit::board::RequestBoard::{self, Response};
 use roundtrip_evm::testkit::board::creation_input;
 use roundtrip_evm::testkit::checker::{Verdict, check, read_facts};
@@ -73,7 +73,7 @@ impl World {
 
     /// Sends a call of the responder; it waits to be mined.
     async fn call(&mut self, input: Vec<u8>) {
-        let fees = Fees::above(head(&self.client).await.unwrap().base_fee_per_gas.to());
+        let fees = head(&self.client).await.unwrap().fees();
         let call = Call {
             chain_id: 31337,
             nonce: self.next_nonce,

@@ -20,7 +20,7 @@ const BUMPS: usize = 3;
 
 /// Waits until the newest of the attempts on the lane's first slot is one of these, and is
 /// what the node's pool holds; answers all of them.
-async fn held(world: &World, wanted: impl Fn(&[SignedAttempt]) -> bool) -> Vec<SignedAttempt> {
+pub(super) async fn held(world: &World, wanted: impl Fn(&[SignedAttempt]) -> bool) -> Vec<SignedAttempt> {
     let held = async || {
         let attempts = world.parcel(0, 0).await?.attempts;
         let newest = B256::from(attempts.last()?.hash.0);

@@ -199,7 +199,7 @@ impl World {
             input: Bytes::new(),
             gas_limit: 21_000,
             // Not enough to be mined.
-            fees: Fees { max_fee: 1, tip: 1 },
+            fees: Fees { max_fee: 1, tip: Some(1) },
         };
         self.chain.send(&call.sign(&dev_signers()[9]).unwrap().bytes).unwrap();
     }

@@ -8,6 +8,7 @@ mod checker;
 mod clock;
 mod contracts;
 mod devchain;
+mod fees;
 mod hardhat;
 mod heard;
 mod incidents;

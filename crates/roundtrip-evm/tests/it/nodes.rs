@@ -61,7 +61,7 @@ async fn anvil_mines_when_told_and_forgets_when_told() {
 
     node.set_next_base_fee(77 * 1_000_000_000).await.unwrap();
     node.mine(1).await.unwrap();
-    assert_eq!(head(&client).await.unwrap().base_fee_per_gas, U64::from(77 * GWEI));
+    assert_eq!(head(&client).await.unwrap().base_fee(), 77 * GWEI);
 }
 
 #[tokio::test]
@@ -116,8 +116,9 @@ async fn hardhat_takes_a_replacement_only_ten_percent_above_in_both_fields() {
     let node = Node::hardhat().await.unwrap();
     let client = node.client();
     let signer = &dev_signers()[0];
-    let offer =
-        |max_fee: u128, tip: u128| transfer(signer, 0, Fees { max_fee: max_fee * GWEI / 10, tip: tip * GWEI / 10 });
+    let offer = |max_fee: u128, tip: u128| {
+        transfer(signer, 0, Fees { max_fee: max_fee * GWEI / 10, tip: Some(tip * GWEI / 10) })
+    };
 
     let first = offer(100, 20);
     send(&client, &first).await.unwrap();

@@ -1,201 +1,32 @@
 //! A store that is restored from a copy of before: what was sent since is on the chain, and goes out
-//! no second time. On the development chain and on Anvil; each answer is counted by the
+//! no second time. On every store, with a copy that is a day old: leases, seats and deadlines of
+//! then are over. On the development chain and on Anvil; each answer is counted by the
 //! transactions of the lanes, so that it is not the contract that saves the day.
 
-use std::path::{Path, PathBuf};
+mod site;
+
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use alloy::primitives::{Address, B256, Bytes, TxKind, U64};
-use alloy::rpc::client::RpcClient;
-use alloy::signers::local::PrivateKeySigner;
+use alloy::primitives::{B256, U256, keccak256};
 use alloy::sol_types::SolCall;
-use roundtrip::clock::{Clock, SystemClock};
-use roundtrip::relay::Running;
+use roundtrip::clock::Clock;
+use roundtrip::inbox::StateKind;
 use roundtrip::sender::{LaneStatus, Patience, Progress, Rebuilt};
-use roundtrip::store::{Options, ReadExt, SqliteStore, Store};
-use roundtrip::words::{Height, LaneName};
-use roundtrip_evm::Rpc;
-use roundtrip_evm::testkit::account::{Call, Fees, deploy_board, dev_signers, head};
+use roundtrip::store::op::{Lease, Pause, Seat};
+use roundtrip::store::{ReadExt, StoreExt};
+use roundtrip::words::{ClaimId, WorkerName};
 use roundtrip_evm::testkit::board::RequestBoard;
-use roundtrip_evm::testkit::checker::{Verdict, check};
-use roundtrip_evm::testkit::deployment::{Deployment, GAS, Pace, answer_to, by_the_contract};
-use roundtrip_evm::testkit::devchain::{DevChain, DevChainOptions, GWEI};
-use roundtrip_evm::testkit::node::{AnvilOptions, Node};
+use roundtrip_evm::testkit::deployment::answer_to;
+use roundtrip_evm::testkit::devchain::GWEI;
+use roundtrip_evm::{EvmRoute, Outcome as Means, Outcomes};
 
-use super::world::{CHAIN_ID, FINAL_DEPTH, STEADY};
+use site::{BLOCK, DAY_MS, Ground, Kind, PATIENCE, Site, in_state, is_drained, lane, route, stop};
 
-/// What makes blocks.
-enum Ground {
-    Dev(DevChain),
-    Anvil(Node),
-}
+use super::world::FINAL_DEPTH;
 
-impl Ground {
-    fn dev() -> Ground {
-        Ground::Dev(DevChain::new(DevChainOptions { finality: FINAL_DEPTH, ..DevChainOptions::default() }))
-    }
-
-    async fn anvil() -> Ground {
-        Ground::Anvil(Node::anvil(AnvilOptions::default()).await.unwrap())
-    }
-
-    fn client(&self) -> RpcClient {
-        match self {
-            Ground::Dev(chain) => chain.client(),
-            Ground::Anvil(node) => node.client(),
-        }
-    }
-
-    async fn mine(&self) {
-        match self {
-            Ground::Dev(chain) => drop(chain.mine()),
-            Ground::Anvil(node) => node.mine(1).await.unwrap(),
-        }
-    }
-
-    async fn set_base_fee(&self, wei: u64) {
-        match self {
-            Ground::Dev(chain) => chain.set_base_fee(wei),
-            Ground::Anvil(node) => node.set_next_base_fee(wei).await.unwrap(),
-        }
-    }
-}
-
-const BLOCK: Duration = Duration::from_millis(30);
-const PATIENCE: Duration = Duration::from_secs(60);
-
-/// A chain with a board, and a folder for the store.
-struct Site {
-    ground: Ground,
-    client: RpcClient,
-    board: Address,
-    lanes: Vec<PrivateKeySigner>,
-    asked: Vec<Bytes>,
-    patience: Patience,
-    folder: tempfile::TempDir,
-}
-
-impl Site {
-    async fn new(ground: Ground, lanes: usize) -> Site {
-        let client = ground.client();
-        let lanes = dev_signers()[5..5 + lanes].to_vec();
-        let accounts: Vec<Address> = lanes.iter().map(|lane| lane.address()).collect();
-        let board = match &ground {
-            Ground::Dev(chain) => chain.deploy_board(&accounts),
-            Ground::Anvil(_) => deploy_board(&client, &dev_signers()[0], &accounts).await.unwrap(),
-        };
-        let (asked, folder) = (Vec::new(), tempfile::tempdir().unwrap());
-        Site { ground, client, board, lanes, asked, patience: STEADY, folder }
-    }
-
-    fn deployment(&self) -> Deployment {
-        Deployment {
-            rpc: Rpc::over(self.client.clone()),
-            chain_id: CHAIN_ID,
-            board: self.board,
-            from_block: Height(0),
-            lanes: self.lanes.clone(),
-            final_depth: FINAL_DEPTH,
-            identity: by_the_contract().unwrap(),
-            gas: GAS,
-            parcel_max: 1,
-            pace: Pace { poll: Duration::from_millis(20), hold_ms: 1_000, patience: self.patience, window: 16 },
-        }
-    }
-
-    fn at(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
-    }
-
-    /// A relay on the store as it is now.
-    async fn start(&self) -> (Arc<SqliteStore>, Running) {
-        std::fs::create_dir_all(self.at("store")).unwrap();
-        let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
-        let file = self.at("store").join("store.db");
-        let store = Arc::new(SqliteStore::open(file, clock.clone(), Options::default()).unwrap());
-        let relay = self.deployment().relay(store.clone(), clock).unwrap().start().await.unwrap();
-        (store, relay)
-    }
-
-    /// Asks so many more; they wait to be mined.
-    async fn ask(&mut self, count: usize) {
-        let base_fee: u128 = head(&self.client).await.unwrap().base_fee_per_gas.to();
-        for _ in 0..count {
-            let payload: Bytes = format!("ask {}", self.asked.len()).into_bytes().into();
-            let call = Call {
-                chain_id: CHAIN_ID,
-                nonce: self.asked.len() as u64,
-                to: TxKind::Call(self.board),
-                input: RequestBoard::requestCall { payload: payload.clone() }.abi_encode().into(),
-                gas_limit: 200_000,
-                fees: Fees::above(base_fee),
-            };
-            let raw = call.sign(&dev_signers()[1]).unwrap();
-            let _: B256 = self.client.request("eth_sendRawTransaction", (&raw.bytes,)).await.unwrap();
-            self.asked.push(payload);
-        }
-    }
-
-    /// Makes blocks until something is so.
-    async fn mine_until(&self, what: &str, so: impl AsyncFn() -> bool) {
-        let started = Instant::now();
-        while !so().await {
-            assert!(started.elapsed() < PATIENCE, "waited in vain: {what}");
-            tokio::time::sleep(BLOCK).await;
-            self.ground.mine().await;
-        }
-    }
-
-    /// How many transactions of the lanes are mined.
-    async fn sent(&self) -> u64 {
-        let mut sent = 0;
-        for lane in &self.lanes {
-            let count: U64 = self.client.request("eth_getTransactionCount", (lane.address(), "latest")).await.unwrap();
-            sent += count.to::<u64>();
-        }
-        sent
-    }
-
-    /// Makes blocks until everything is answered, and nothing is left in the store: each answer
-    /// once, by one transaction, without a hole in the nonces.
-    async fn settled(&self, store: &SqliteStore) {
-        let accounts: Vec<Address> = self.lanes.iter().map(|lane| lane.address()).collect();
-        let verdict = async || check(&self.client, self.board, &self.asked, &accounts, answer_to).await.unwrap();
-        let idle = async || {
-            let under_way: usize = store.lanes().await.unwrap().iter().map(|lane| lane.under_way).sum();
-            let live: u64 = store.counts().await.unwrap().iter().map(|count| count.requests).sum();
-            live == 0 && under_way == 0 && self.sent().await >= self.asked.len() as u64
-        };
-        self.mine_until("nothing is left", idle).await;
-        let clean = Verdict { settled: self.asked.len() as u64, lost: 0, doubled: 0, wrong: 0, gaps: 0 };
-        assert_eq!(verdict().await, clean);
-        assert_eq!(self.sent().await, self.asked.len() as u64, "one transaction for each answer");
-    }
-
-    async fn statuses(&self, store: &SqliteStore) -> Vec<LaneStatus> {
-        let mut statuses = Vec::new();
-        for n in 0..self.lanes.len() {
-            let lane = LaneName::new(&format!("lane-{n}")).unwrap();
-            statuses.push(store.lane(lane).await.unwrap().unwrap().status);
-        }
-        statuses
-    }
-}
-
-async fn stop(store: Arc<SqliteStore>, relay: Running) {
-    relay.shutdown().await.unwrap();
-    store.close().await.unwrap();
-}
-
-fn copy(from: &Path, to: &Path) {
-    let _ = std::fs::remove_dir_all(to);
-    std::fs::create_dir_all(to).unwrap();
-    for file in std::fs::read_dir(from).unwrap() {
-        let file = file.unwrap();
-        std::fs::copy(file.path(), to.join(file.file_name())).unwrap();
-    }
-}
+/// How many requests a worker has that is never heard of again.
+const SILENT: usize = 5;
 
 /// When a person asks for the rebuild.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -206,29 +37,44 @@ enum Asked {
     Later,
 }
 
-/// The store is copied aside with work under way, the relay goes on for fifty requests more and
-/// everything is final; then the copy is put in its place.
-async fn doubles_nothing(ground: Ground, asked: Asked) {
-    let mut site = Site::new(ground, 2).await;
-    let (store, relay) = site.start().await;
+/// A relay is killed with work under way, and so is a worker; the store is copied aside. Another
+/// relay goes on for fifty requests more, and everything is final. A day later the copy is put in the store's place.
+async fn doubles_nothing(mut site: Site, asked: Asked) {
+    let store = site.open("store");
+    let relay = site.relay(&store).await;
     site.ask(30).await;
     site.mine_until("some are answered", async || site.sent().await >= 10).await;
-    stop(store, relay).await;
-    copy(&site.at("store"), &site.at("saved"));
+    let pause = |paused| Pause { route: route(), paused };
+    assert!(store.apply_one(pause(true)).await.unwrap().holds());
+    site.ask(SILENT).await;
+    site.mine_until("some wait", async || in_state(&store, StateKind::Queued).await == SILENT).await;
+    drop(relay);
+    assert!(store.apply_one(pause(false)).await.unwrap().holds());
+    let worker = WorkerName::new("silent").unwrap();
+    let lease = Lease { route: route(), worker, max: SILENT, claim: ClaimId(1), lease_ms: None };
+    assert!(store.apply_one(lease).await.unwrap().holds());
+    store.close().await.unwrap();
+    site.copy("store", "saved").await;
 
-    let (store, relay) = site.start().await;
+    let store = site.open("store");
+    let relay = site.relay(&store).await;
     site.ask(50).await;
     site.settled(&store).await;
     stop(store, relay).await;
-    copy(&site.at("saved"), &site.at("store"));
 
-    let (store, relay) = site.start().await;
+    site.a_day_passes().await;
+    let store = site.open("saved");
+    assert_eq!(in_state(&store, StateKind::Leased).await, SILENT, "the copy has what the silent worker had");
+    let seat = store.seat(Seat::Lane(lane(0))).await.unwrap().unwrap();
+    assert!(seat.until.plus(DAY_MS / 2) < site.clock.now(), "{seat:?}");
+    let relay = site.relay(&store).await;
     let rebuild = relay.rebuild("chain").unwrap();
     if asked == Asked::AtOnce {
         rebuild.begin(PATIENCE);
     }
     site.ask(20).await;
     let stopped = async || site.statuses(&store).await == [LaneStatus::Stopped, LaneStatus::Stopped];
+    let before = 30 + SILENT + 50;
     if asked == Asked::Later {
         site.mine_until("the lanes stop", stopped).await;
         // Whatever is answered again meanwhile stays here.
@@ -236,7 +82,7 @@ async fn doubles_nothing(ground: Ground, asked: Asked) {
             tokio::time::sleep(BLOCK).await;
             site.ground.mine().await;
         }
-        assert_eq!(site.sent().await, 80, "nothing goes out while the lanes are stopped");
+        assert_eq!(site.sent().await, before as u64, "nothing goes out while the lanes are stopped");
         rebuild.begin(PATIENCE);
     }
     let done = || match rebuild.progress() {
@@ -245,41 +91,108 @@ async fn doubles_nothing(ground: Ground, asked: Asked) {
     };
     site.mine_until("the lanes are rebuilt", async || done().is_some()).await;
     let Rebuilt { sent, done, failed, foreign, unanswered } = done().unwrap();
-    assert!((50..=80).contains(&sent), "{sent} were sent since");
-    assert_eq!((done, failed, foreign, unanswered), (sent, 0, 0, 0));
+    assert!((50 + SILENT..=before).contains(&sent), "{sent} were sent since");
+    assert_eq!((done + foreign, failed, unanswered), (sent, 0, 0));
+    // What had not gone out by the time of the copy, and is of no use any more, ended as such.
+    assert_eq!(foreign >= SILENT, site.hurried, "{foreign} of {sent}");
+    assert!(site.hurried || foreign == 0, "{foreign} of {sent}");
     site.settled(&store).await;
     assert_eq!(site.statuses(&store).await, [LaneStatus::Active, LaneStatus::Active]);
     stop(store, relay).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_restored_store_doubles_nothing_on_the_development_chain() {
-    doubles_nothing(Ground::dev(), Asked::Later).await;
+async fn a_day_old_store_doubles_nothing_on_the_development_chain() {
+    doubles_nothing(Site::new(Ground::dev(), Kind::Sqlite, 2).await, Asked::Later).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_restored_store_doubles_nothing_on_anvil() {
-    doubles_nothing(Ground::anvil().await, Asked::Later).await;
+async fn a_day_old_sqlite_store_doubles_nothing_on_anvil() {
+    doubles_nothing(Site::new(Ground::anvil().await, Kind::Sqlite, 2).await, Asked::Later).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_day_old_postgres_store_doubles_nothing_on_anvil() {
+    doubles_nothing(Site::new(Ground::anvil().await, Kind::Postgres, 2).await, Asked::Later).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_day_old_redis_store_doubles_nothing_on_anvil() {
+    doubles_nothing(Site::new(Ground::anvil().await, Kind::Redis, 2).await, Asked::Later).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_day_old_redis_cluster_store_doubles_nothing_on_anvil() {
+    doubles_nothing(Site::new(Ground::anvil().await, Kind::Cluster, 2).await, Asked::Later).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_rebuild_that_is_asked_for_at_once_waits_for_what_is_read_and_answered_again() {
-    doubles_nothing(Ground::dev(), Asked::AtOnce).await;
-    doubles_nothing(Ground::anvil().await, Asked::AtOnce).await;
+    doubles_nothing(Site::new(Ground::dev(), Kind::Sqlite, 2).await, Asked::AtOnce).await;
+    doubles_nothing(Site::new(Ground::anvil().await, Kind::Sqlite, 2).await, Asked::AtOnce).await;
+}
+
+/// What the store of a day ago had not sent yet expires as soon as it is opened.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_day_old_store_doubles_nothing_whose_deadlines_are_over() {
+    let mut site = Site::new(Ground::anvil().await, Kind::Sqlite, 2).await;
+    site.hurried = true;
+    doubles_nothing(site, Asked::Later).await;
+}
+
+/// Somebody else answers first, which to the route is as good, and to its destination is not: what was sent
+/// and forgotten is judged as the route does.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_rebuild_judges_by_what_the_route_says() {
+    let mut site = Site::new(Ground::dev(), Kind::Sqlite, 2).await;
+    let somebody = site.lanes.pop().unwrap();
+    let done = Outcomes::new().on("error AlreadyResponded(uint256)", Means::AlreadyDone).unwrap();
+    let terms = EvmRoute { outcomes: Some(done), ..EvmRoute::default() };
+    let chain = || Arc::new(site.deployment().chain().unwrap().route(route(), terms.clone()));
+    let store = site.open("store");
+    let relay = site.relay_to(&store, chain()).await;
+    site.mine_until("the lane is there", async || !store.lanes().await.unwrap().is_empty()).await;
+    stop(store, relay).await;
+    site.copy("store", "saved").await;
+
+    let evm = chain();
+    let store = site.open("store");
+    site.ask(1).await;
+    site.ground.mine().await;
+    let payload = &site.asked[0];
+    let answer = RequestBoard::respondCall { id: U256::ZERO, content: keccak256(payload), answer: answer_to(payload) };
+    site.send(&somebody, 0, answer.abi_encode()).await;
+    site.ground.mine().await;
+    let relay = site.relay_to(&store, evm.clone()).await;
+    site.mine_until("ours is refused and final", async || site.sent().await == 1 && is_drained(&store).await).await;
+    stop(store, relay).await;
+
+    let store = site.open("saved");
+    let relay = site.relay_to(&store, evm).await;
+    let rebuild = relay.rebuild("chain").unwrap();
+    site.mine_until("the lane stops", async || site.statuses(&store).await == [LaneStatus::Stopped]).await;
+    rebuild.begin(PATIENCE);
+    site.mine_until("the lane is rebuilt", async || matches!(rebuild.progress(), Progress::Done(_))).await;
+    let rebuilt = Rebuilt { sent: 1, done: 1, ..Rebuilt::default() };
+    assert_eq!(rebuild.progress(), Progress::Done(rebuilt), "it is no dead letter");
+    site.mine_until("nothing is left", async || is_drained(&store).await).await;
+    assert_eq!(site.sent().await, 1);
+    stop(store, relay).await;
 }
 
 /// All that the store forgot are bumps, on slots that it knows: it never had more slots, so no lane
 /// stops, and nobody has to rebuild anything.
 async fn knows_its_bumps_again(ground: Ground) {
-    let mut site = Site::new(ground, 1).await;
+    let mut site = Site::new(ground, Kind::Sqlite, 1).await;
     site.patience = Patience { resend_ms: 200, bump_ms: 200 };
     site.ask(5).await;
     for _ in 0..FINAL_DEPTH + 2 {
         site.ground.mine().await;
     }
-    let (store, relay) = site.start().await;
+    let store = site.open("store");
+    let relay = site.relay(&store).await;
     let attempts = async || {
-        let lane = store.lane(LaneName::new("lane-0").unwrap()).await.unwrap();
+        let lane = store.lane(lane(0)).await.unwrap();
         let parcels = lane.map(|lane| lane.parcels).unwrap_or_default();
         parcels.into_iter().flat_map(|parcel| parcel.attempts).map(|one| B256::from(one.hash.0)).collect::<Vec<_>>()
     };
@@ -290,12 +203,13 @@ async fn knows_its_bumps_again(ground: Ground) {
     }
     let saved = attempts().await;
     stop(store, relay).await;
-    copy(&site.at("store"), &site.at("saved"));
+    site.copy("store", "saved").await;
 
     // What was signed is not enough any longer.
     site.ground.set_base_fee(100 * GWEI).await;
     site.ground.mine().await;
-    let (store, relay) = site.start().await;
+    let store = site.open("store");
+    let relay = site.relay(&store).await;
     site.settled(&store).await;
     stop(store, relay).await;
     let mut mined = 0;
@@ -305,9 +219,10 @@ async fn knows_its_bumps_again(ground: Ground) {
         mined += usize::from(receipt.is_some());
     }
     assert!(mined < 5, "none of them was bumped");
-    copy(&site.at("saved"), &site.at("store"));
 
-    let (store, relay) = site.start().await;
+    site.a_day_passes().await;
+    let store = site.open("saved");
+    let relay = site.relay(&store).await;
     site.settled(&store).await;
     assert_eq!(site.statuses(&store).await, [LaneStatus::Active]);
     stop(store, relay).await;

@@ -306,13 +306,18 @@ async fn a_transaction_that_reverts_means_what_its_route_says() {
         scene.chain.mine();
         tokio::time::sleep(BLOCK).await;
         let seen = evm.look(&lane, std::slice::from_ref(&parcel)).await.unwrap();
-        let meant = match seen.mined[0].judgement {
+        let meant = |judgement: &Judgement| match judgement {
             Judgement::Done => 0,
             Judgement::Again(_) => 1,
             Judgement::Failed(_) => 2,
             Judgement::Replaced(..) => 3,
         };
-        assert_eq!(meant, expected, "{route}: {:?}", seen.mined);
+        assert_eq!(meant(&seen.mined[0].judgement), expected, "{route}: {:?}", seen.mined);
+        // To whoever looks it up after the store forgot whose it was, too.
+        scene.mine(FINAL_DEPTH);
+        tokio::time::sleep(BLOCK).await;
+        let past = evm.past(&lane, Nonce(0), None).await.unwrap();
+        assert_eq!(meant(past[0].judged(&answer.route)), expected, "{route}: {past:?}");
     }
 }
 

@@ -16,7 +16,7 @@ use roundtrip::sender::{Patience, SenderOptions, SignedAttempt};
 use roundtrip::store::query::{ListFilter, ParcelView, RequestView};
 use roundtrip::store::{Options, ReadExt, SqliteStore, Store};
 use roundtrip::words::{Height, LaneName, Nonce, PAGE_MAX};
-use roundtrip_evm::testkit::account::{Call, Fees, RawTransaction, deploy_board, dev_signers, head};
+use roundtrip_evm::testkit::account::{Call, RawTransaction, deploy_board, dev_signers, head};
 use roundtrip_evm::testkit::board::RequestBoard;
 use roundtrip_evm::testkit::checker::check;
 use roundtrip_evm::testkit::deployment::{Deployment, GAS, Pace, answer_to, by_the_contract};
@@ -50,7 +50,8 @@ pub(super) struct Shown {
     pub(super) nonce: U64,
     pub(super) input: Bytes,
     pub(super) block_hash: Option<B256>,
-    pub(super) max_fee_per_gas: U128,
+    /// None, where there is no base fee.
+    pub(super) max_fee_per_gas: Option<U128>,
 }
 
 /// A node with a board, and a store.
@@ -123,7 +124,7 @@ impl World {
 
     /// A transaction that does nothing, on this slot.
     pub(super) async fn nothing(&self, nonce: u64) -> Call {
-        let fees = Fees::above(head(&self.client).await.unwrap().base_fee_per_gas.to());
+        let fees = head(&self.client).await.unwrap().fees();
         Call {
             chain_id: CHAIN_ID,
             nonce,

@@ -55,7 +55,7 @@ impl AnvilSky {
         let client = node.client();
         speaker::place(&client, EventSignature::parse(EVENT).unwrap().topic().unwrap()).await.unwrap();
         let chain_id: U64 = client.request_noparams("eth_chainId").await.unwrap();
-        let fees = Fees::above(head(&client).await.unwrap().base_fee_per_gas.to());
+        let fees = head(&client).await.unwrap().fees();
         let accounts: Vec<PrivateKeySigner> = (0..ACCOUNTS).map(dev_key).collect();
         for account in &accounts {
             node.set_balance(account.address(), ETHER).await.unwrap();
