@@ -152,6 +152,7 @@ async fn work_in_process(store: Arc<Counted>, starts: Starts) {
         route: route(),
         handler: Arc::new(handler),
         options: WorkerOptions { concurrency: HANDFUL, ..WorkerOptions::default() },
+        open: None,
     };
     if let Err(error) = worker.run(Shutdown::new()).await {
         eprintln!("the worker ended: {error}");

@@ -8,6 +8,8 @@
 //!
 //! The modules, in the order of the flow:
 
+#[cfg(feature = "webhook")]
+pub mod calling;
 pub mod clock;
 #[cfg(feature = "redis")]
 mod foreign;

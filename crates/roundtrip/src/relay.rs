@@ -22,6 +22,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use tokio::sync::watch;
 use tokio::task::{Id, JoinError, JoinSet};
 
 use crate::clock::{Clock, SystemClock};
@@ -239,20 +240,34 @@ impl Relay {
         options: WorkerOptions,
     ) -> Relay {
         self.routes.push((name.to_owned(), policy));
-        let route = name.to_owned();
+        self.work(name, Arc::new(handler), options, None)
+    }
+
+    /// A handler for a route that is defined elsewhere. It is given work only while `open`
+    /// says so, if there is any.
+    #[must_use]
+    pub fn work(
+        mut self,
+        route: &str,
+        handler: Arc<dyn RawHandler>,
+        options: WorkerOptions,
+        open: Option<watch::Receiver<bool>>,
+    ) -> Relay {
+        let name = route.to_owned();
         let launch = move |given: &Surroundings| {
             let worker = Worker {
                 store: given.store.clone(),
                 clock: given.clock.clone(),
                 seed: given.seed,
                 name: WorkerName::new(given.holder()?.as_str())?,
-                route: RouteName::new(&route)?,
-                handler: Arc::new(handler),
+                route: RouteName::new(&name)?,
+                handler,
                 options,
+                open,
             };
             Ok(Box::pin(worker.run(given.shutdown.child_token())) as StationFuture)
         };
-        self.stations.push((format!("worker of {name}"), Box::new(launch)));
+        self.stations.push((format!("worker of {route}"), Box::new(launch)));
         self
     }
 

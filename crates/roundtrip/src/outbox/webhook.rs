@@ -11,31 +11,24 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD as BASE64;
 use bytes::Bytes;
-use hmac::{Hmac, KeyInit, Mac};
 use http_body_util::{BodyExt, Full, Limited};
-use hyper::header::{CONTENT_TYPE, HeaderMap, RETRY_AFTER, USER_AGENT};
+use hyper::header::{CONTENT_TYPE, USER_AGENT};
 use hyper::{Request, Response, Uri};
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
-use sha2::Sha256;
 
 use super::sink::{Sink, SinkError, SinkFuture};
+use crate::calling::{SECRET_BYTES_MIN, SigningKey, cause, retry_after};
 use crate::clock::Clock;
 use crate::station::StationError;
 use crate::store::query::ReadyDelivery;
 use crate::trace::TraceContext;
 use crate::words::{Encoding, UnixMs};
-
-const SECRET_PREFIX: &str = "whsec_";
-/// How short a secret may be.
-const SECRET_BYTES_MIN: usize = 24;
 
 /// Why an endpoint cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -55,11 +48,11 @@ pub enum BadEndpoint {
 }
 
 /// Where webhooks go. `Debug` shows the name alone: URLs and secrets never reach a log line.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone)]
 pub struct Endpoint {
     name: String,
     url: Uri,
-    key: Vec<u8>,
+    key: SigningKey,
 }
 
 impl Endpoint {
@@ -71,9 +64,7 @@ impl Endpoint {
         if !matches!(url.scheme_str(), Some("http" | "https")) || url.host().is_none() {
             return Err(bad_url());
         }
-        let key = secret.strip_prefix(SECRET_PREFIX).and_then(|text| BASE64.decode(text).ok());
-        let key = key.filter(|key| key.len() >= SECRET_BYTES_MIN);
-        let key = key.ok_or_else(|| BadEndpoint::Secret { name: name.to_owned() })?;
+        let key = SigningKey::read(secret).map_err(|_bad| BadEndpoint::Secret { name: name.to_owned() })?;
         Ok(Endpoint { name: name.to_owned(), url, key })
     }
 }
@@ -168,17 +159,9 @@ fn webhook_id(delivery: &ReadyDelivery) -> String {
     format!("msg_{}_{}_{}", delivery.id, delivery.generation, delivery.revision)
 }
 
-fn signature(key: &[u8], id: &str, timestamp: u64, body: &[u8]) -> Result<String, SinkError> {
-    let mut mac =
-        Hmac::<Sha256>::new_from_slice(key).map_err(|_length| SinkError::Refused("no key to sign with".into()))?;
-    mac.update(format!("{id}.{timestamp}.").as_bytes());
-    mac.update(body);
-    Ok(format!("v1,{}", BASE64.encode(mac.finalize().into_bytes())))
-}
-
 fn request(endpoint: &Endpoint, delivery: &ReadyDelivery, now: UnixMs) -> Result<Request<Full<Bytes>>, SinkError> {
     let (id, timestamp, body) = (webhook_id(delivery), now.0 / 1000, delivery.response.bytes.clone());
-    let signature = signature(&endpoint.key, &id, timestamp, &body)?;
+    let signature = endpoint.key.sign(&id, timestamp, &body);
     let traced = delivery.trace.as_deref().filter(|trace| TraceContext::parse(trace).is_some());
     let post = Request::post(endpoint.url.clone());
     let post = traced.into_iter().fold(post, |post, trace| post.header("traceparent", trace));
@@ -216,22 +199,6 @@ fn judge(status: u16, after: Option<Duration>) -> Result<(), SinkError> {
     }
 }
 
-/// How long the receiver asks to be left alone: seconds, or a date.
-fn retry_after(headers: &HeaderMap, now: UnixMs) -> Option<Duration> {
-    let text = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
-    if let Ok(seconds) = text.parse() {
-        return Some(Duration::from_secs(seconds));
-    }
-    let at: SystemTime = httpdate::parse_http_date(text).ok()?;
-    at.duration_since(UNIX_EPOCH + Duration::from_millis(now.0)).ok()
-}
-
-/// What went wrong, down to its first cause; hyper itself only says where.
-fn cause(error: &(dyn std::error::Error + 'static)) -> String {
-    let causes = std::iter::successors(Some(error), |error| error.source());
-    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
@@ -253,15 +220,6 @@ mod tests {
             request: None,
             trace: None,
         }
-    }
-
-    /// The vector of the specification's own test suite.
-    #[test]
-    fn signatures_are_the_standards() {
-        let endpoint = Endpoint::new("hook", "https://example.com/hook", SECRET).unwrap();
-        let signed =
-            signature(&endpoint.key, "msg_p5jXN8AQM9LWM0D4loKWxJek", 1_614_265_330, br#"{"test": 2432232314}"#);
-        assert_eq!(signed.unwrap(), "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=");
     }
 
     #[test]
@@ -317,21 +275,5 @@ mod tests {
         for status in [301, 302, 307, 308, 304, 401, 403, 404, 405, 407, 408, 425, 500, 502, 504, 599] {
             assert_eq!(judge(status, asked), retry(status, None), "{status}");
         }
-    }
-
-    #[test]
-    fn receivers_ask_in_seconds_or_by_date() {
-        let check = |text: &str, asked: Option<u64>| {
-            let headers = HeaderMap::from_iter([(RETRY_AFTER, text.parse().unwrap())]);
-            let after = retry_after(&headers, UnixMs(784_111_777_000));
-            assert_eq!(after, asked.map(Duration::from_secs), "{text}");
-        };
-        check("120", Some(120));
-        check(" 0 ", Some(0));
-        check("Sun, 06 Nov 1994 08:50:07 GMT", Some(30));
-        check("Sun, 06 Nov 1994 08:00:00 GMT", None);
-        check("soon", None);
-        check("-1", None);
-        assert_eq!(retry_after(&HeaderMap::new(), UnixMs(0)), None);
     }
 }

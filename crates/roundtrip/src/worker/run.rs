@@ -9,6 +9,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::sync::watch;
 use tokio::task::{Id, JoinError, JoinSet};
 use tokio::time::{Instant, sleep_until};
 
@@ -74,6 +75,9 @@ pub struct Worker {
     pub handler: Arc<dyn RawHandler>,
     /// How.
     pub options: WorkerOptions,
+    /// Whether work may be taken now, by whoever watches what the handler depends on;
+    /// without it, always. What was taken before is worked on.
+    pub open: Option<watch::Receiver<bool>>,
 }
 
 impl Worker {
@@ -127,6 +131,16 @@ async fn outcome_of(call: &mut Call) -> Outcomes {
         }
         None => std::future::pending().await,
     }
+}
+
+/// Waits until work may be taken; for ever, if nobody is left to say so.
+async fn opened(open: Option<&mut watch::Receiver<bool>>) {
+    if let Some(open) = open
+        && open.wait_for(|open| *open).await.is_ok()
+    {
+        return;
+    }
+    std::future::pending().await
 }
 
 /// Waits for a time; for ever, if none is set.
@@ -261,10 +275,14 @@ impl Shift {
         self.finished.len() + self.offered.len() + self.held_back.len()
     }
 
+    fn may_take(&self) -> bool {
+        self.worker.open.as_ref().is_none_or(|open| *open.borrow())
+    }
+
     /// Starts every call that there is something for and that is not under way.
     fn start_calls(&mut self) {
         let room = decide::room(self.concurrency, self.running.len(), self.unanswered());
-        if self.hungry && self.stage == Stage::Open && self.leasing.is_none() && room > 0 {
+        if self.hungry && self.stage == Stage::Open && self.leasing.is_none() && room > 0 && self.may_take() {
             let lease = Lease {
                 route: self.worker.route.clone(),
                 worker: self.worker.name.clone(),
@@ -291,6 +309,7 @@ impl Shift {
     async fn next_event(&mut self, shutdown: &Shutdown, hints: &mut Hints) -> Event {
         let open = self.stage == Stage::Open;
         let looks = open && !self.hungry;
+        let closed = open && self.hungry && !self.may_take();
         let stop_at = match self.stage {
             Stage::Grace(until) | Stage::LastCalls(until) => Some(until),
             Stage::Open | Stage::Over => None,
@@ -307,6 +326,7 @@ impl Shift {
             () = hints.amended.hinted() => Event::Amended,
             () = hints.queued.hinted(), if looks => Event::WorkHinted,
             () = sleep_until(self.look_at), if looks => Event::WorkHinted,
+            () = opened(self.worker.open.as_mut()), if closed => Event::WorkHinted,
             () = time_of(self.offer_at) => Event::OfferDue,
         }
     }

@@ -223,6 +223,7 @@ impl World {
             route: route_named(name),
             handler,
             options: WorkerOptions::default(),
+            open: None,
         };
         let (hooked, weather) = (self.hooked.clone(), self.weather.clone());
         let sink = CallSink::new(move |delivery: ReadyDelivery| {
@@ -289,6 +290,7 @@ impl World {
                 timeout: Some(Duration::from_secs(30)),
                 ..WorkerOptions::default()
             },
+            open: None,
         };
         let sender = Sender {
             store: store.clone(),

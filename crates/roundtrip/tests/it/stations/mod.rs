@@ -162,6 +162,7 @@ impl Rig {
             route: route(),
             handler: Arc::new(handler),
             options,
+            open: None,
         }
     }
 

@@ -37,6 +37,7 @@ on_each_store! {
     shutdown_gives_leases_back_at_no_cost
     shutdown_lets_handlers_finish
     a_worker_may_wait_for_ever
+    a_worker_takes_nothing_while_what_it_needs_is_away
     what_is_leased_while_stopping_is_given_back
     what_is_amended_before_a_grant_arrives_is_told
     superseded_work_is_stopped_at_no_cost
@@ -314,6 +315,18 @@ async fn a_worker_may_wait_for_ever(rig: Rig) {
     rig.admit(vec![numbered(1)]).await;
     let ends = tokio::time::timeout(Duration::from_secs(60), rig.ends([id(1)])).await.unwrap();
     assert!(ends.iter().all(is_settled), "a hint tells of it");
+    worker.stop().await;
+}
+
+async fn a_worker_takes_nothing_while_what_it_needs_is_away(rig: Rig) {
+    rig.define(RoutePolicy::default()).await;
+    rig.admit(vec![numbered(1)]).await;
+    let (say, open) = tokio::sync::watch::channel(false);
+    let worker = Task::of(roundtrip::worker::Worker { open: Some(open), ..rig.worker(with(1), square()) });
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert_eq!(rig.count(id(1), |event| matches!(event, Event::Leased { .. })).await, 0);
+    say.send(true).unwrap();
+    assert!(rig.ends([id(1)]).await.iter().all(is_settled));
     worker.stop().await;
 }
 
