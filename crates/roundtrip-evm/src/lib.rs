@@ -16,6 +16,8 @@ mod endpoint;
 mod health;
 mod json;
 pub mod listener;
+pub mod mapping;
+pub mod read;
 pub mod rpc;
 pub mod sender;
 #[cfg(feature = "testkit")]
@@ -23,5 +25,6 @@ pub mod testkit;
 
 pub use endpoint::NodeReport;
 pub use listener::{EventSignature, EvmSource, Watch};
+pub use read::{ContractRead, ReadAt, ReadError};
 pub use rpc::{Finality, Rpc};
 pub use sender::{ContractCall, EvmChain, EvmChainOptions, EvmRoute, Gas, Outcome, Outcomes, Purse, SignerSource};

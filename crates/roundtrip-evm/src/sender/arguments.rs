@@ -1,112 +1,32 @@
-//! Which fields of a request and its answer make the arguments of a call.
-//!
-//! A mapping is JSON in the shape of the arguments. A text that begins with `/request/` or
-//! `/response/` (or is one of these words) stands for that field, by its path as in RFC 6901;
-//! everything else is a constant, or made of its parts:
-//!
-//! ```json
-//! {"id": "/request/args/id", "result": {"value": "/response/value", "ok": true}, "sources": ["/response/url"]}
-//! ```
+//! Whether a mapping can make the arguments of a call.
 //!
 //! It is checked against the function at the start: parameters that are unknown or missing,
 //! constants that do not fit, lists and objects where something else is wanted. What only an
 //! answer can show, a field that is missing or does not fit, makes that answer a dead letter.
 
-use std::collections::BTreeMap;
-
 use alloy::dyn_abi::DynSolType;
 use alloy::json_abi::Param;
-use serde_json::{Map, Value};
 
 use crate::abi::{self, Mismatch};
 use crate::listener::EventSignature;
-
-/// Where a value comes from.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Mapping {
-    /// A field of the request, or all of it.
-    Request(String),
-    /// A field of the response, or all of it.
-    Response(String),
-    /// The same for every answer.
-    Constant(Value),
-    List(Vec<Mapping>),
-    Fields(BTreeMap<String, Mapping>),
-}
+use crate::mapping::Mapping;
 
 /// The event that makes the requests, if it is to be checked against.
-pub(super) type Asked<'a> = Option<&'a EventSignature>;
+pub(crate) type Asked<'a> = Option<&'a EventSignature>;
 
+/// The document that an event makes.
+const REQUEST: &str = "request";
 /// How long an address is.
 const ADDRESS_BYTES: usize = 20;
 
-/// What a mapping is given.
-pub(super) struct Documents<'a> {
-    /// What was asked; none if nothing of it is used.
-    pub(super) request: Option<&'a Value>,
-    /// What was answered.
-    pub(super) response: &'a Value,
-}
-
 impl Mapping {
-    pub(super) fn read(json: &Value) -> Mapping {
-        let path = |text: &str, root: &str| {
-            let rest = text.strip_prefix(root)?;
-            (rest.is_empty() || rest.starts_with('/')).then(|| rest.to_owned())
-        };
-        match json {
-            Value::String(text) => match (path(text, "/request"), path(text, "/response")) {
-                (Some(path), _) => Mapping::Request(path),
-                (None, Some(path)) => Mapping::Response(path),
-                (None, None) => Mapping::Constant(json.clone()),
-            },
-            Value::Array(items) => Mapping::List(items.iter().map(Mapping::read).collect()),
-            Value::Object(fields) => {
-                Mapping::Fields(fields.iter().map(|(name, field)| (name.clone(), Mapping::read(field))).collect())
-            }
-            constant => Mapping::Constant(constant.clone()),
-        }
-    }
-
-    /// Whether anything of the request is used.
-    pub(super) fn wants_request(&self) -> bool {
-        match self {
-            Mapping::Request(_) => true,
-            Mapping::Response(_) | Mapping::Constant(_) => false,
-            Mapping::List(items) => items.iter().any(Mapping::wants_request),
-            Mapping::Fields(fields) => fields.values().any(Mapping::wants_request),
-        }
-    }
-
-    /// The value that it stands for.
-    pub(super) fn fill(&self, documents: &Documents<'_>) -> Result<Value, String> {
-        let field = |document: &Value, root: &str, path: &str| {
-            document.pointer(path).cloned().ok_or_else(|| format!("there is no {root}{path}"))
-        };
-        match self {
-            Mapping::Request(path) => {
-                let request = documents.request.ok_or_else(|| "the request is not at hand".to_owned())?;
-                field(request, "/request", path)
-            }
-            Mapping::Response(path) => field(documents.response, "/response", path),
-            Mapping::Constant(value) => Ok(value.clone()),
-            Mapping::List(items) => {
-                Ok(Value::Array(items.iter().map(|item| item.fill(documents)).collect::<Result<_, _>>()?))
-            }
-            Mapping::Fields(fields) => {
-                let filled = fields.iter().map(|(name, field)| Ok((name.clone(), field.fill(documents)?)));
-                Ok(Value::Object(filled.collect::<Result<Map<_, _>, String>>()?))
-            }
-        }
-    }
-
     /// Whether it could ever make these parameters.
-    pub(super) fn check(&self, params: &[Param], asked: Asked<'_>) -> Result<(), Mismatch> {
+    pub(crate) fn check(&self, params: &[Param], asked: Asked<'_>) -> Result<(), Mismatch> {
         self.check_parts("", params, asked)
     }
 
     /// Whether it could ever make a value of this type.
-    pub(super) fn check_value(
+    pub(crate) fn check_value(
         &self,
         at: &str,
         wanted: &DynSolType,
@@ -118,7 +38,7 @@ impl Mapping {
             items.try_for_each(|(n, item)| item.check_value(&format!("{at}/{n}"), inner, fields, asked))
         };
         match (self, wanted) {
-            (Mapping::Request(path), _) => {
+            (Mapping::Field { root, path }, _) if root == REQUEST => {
                 let Some(event) = asked else { return Ok(()) };
                 match event.field(path).map_err(|why| Mismatch::new(at, why))? {
                     Some(kind) if fits(&kind, wanted) => Ok(()),
@@ -126,7 +46,7 @@ impl Mapping {
                     None => Err(Mismatch::new(at, format!("{wanted} is wanted, and /request{path} is none"))),
                 }
             }
-            (Mapping::Response(_), _) => Ok(()),
+            (Mapping::Field { .. }, _) => Ok(()),
             (Mapping::Constant(value), _) => abi::value_of(at, wanted, fields, value).map(|_| ()),
             (Mapping::List(items), DynSolType::Array(inner)) => each(items, inner),
             (Mapping::List(items), DynSolType::FixedArray(inner, size)) if items.len() == *size => each(items, inner),
@@ -145,7 +65,7 @@ impl Mapping {
         let known = |name: &String| params.iter().any(|param| param.name == *name);
         match self {
             // All of the arguments at once; only answers can show whether they fit.
-            Mapping::Request(_) | Mapping::Response(_) => return Ok(()),
+            Mapping::Field { .. } => return Ok(()),
             Mapping::Constant(_) => return Err(Mismatch::new(at, "an object or a list is wanted")),
             Mapping::Fields(fields) => {
                 if let Some(name) = fields.keys().find(|name| !known(name)) {
@@ -193,31 +113,12 @@ fn fits(from: &DynSolType, to: &DynSolType) -> bool {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
     use alloy::json_abi::Function;
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
 
-    #[test]
-    fn fields_of_both_documents_and_constants_make_the_arguments() {
-        let (request, response) = (json!({"args": {"id": "7", "a/b": 1}}), json!({"value": [1, 2], "ok": false}));
-        let documents = Documents { request: Some(&request), response: &response };
-        let cases = [
-            (json!("/request/args/id"), json!("7")),
-            (json!("/request/args/a~1b"), json!(1)),
-            (json!("/response/value/1"), json!(2)),
-            (json!("/response"), response.clone()),
-            (json!("/responses"), json!("/responses")),
-            (json!("request"), json!("request")),
-            (json!([true, "/response/ok"]), json!([true, false])),
-            (json!({"x": {"y": "/request/args/id"}, "z": null}), json!({"x": {"y": "7"}, "z": null})),
-        ];
-        for (mapping, filled) in cases {
-            assert_eq!(Mapping::read(&mapping).fill(&documents), Ok(filled), "{mapping}");
-        }
-        let missing = Mapping::read(&json!({"x": "/response/nothing"})).fill(&documents);
-        assert_eq!(missing, Err("there is no /response/nothing".to_owned()));
-        let asks = |mapping: Value| Mapping::read(&mapping).wants_request();
-        assert!(asks(json!({"a": ["/request/args"]})) && !asks(json!({"a": ["/response", 1]})));
+    fn read(mapping: &Value) -> Mapping {
+        Mapping::read(mapping, &["request", "response"])
     }
 
     #[test]
@@ -244,7 +145,7 @@ mod tests {
             ("f(uint8 a)", json!(7), "an object or a list is wanted"),
         ];
         for (text, mapping, part) in cases {
-            match Mapping::read(&mapping).check(&function(text).inputs, None) {
+            match read(&mapping).check(&function(text).inputs, None) {
                 Ok(()) => assert_eq!(part, "", "{text} {mapping}"),
                 Err(error) => {
                     assert!(!part.is_empty() && error.to_string().contains(part), "{text} {mapping}: {error}");
@@ -281,14 +182,14 @@ mod tests {
         ];
         for (kind, path, part) in cases {
             let function = Function::parse(&format!("f({kind} a)")).unwrap();
-            match Mapping::read(&json!([path])).check(&function.inputs, Some(&event)) {
+            match read(&json!([path])).check(&function.inputs, Some(&event)) {
                 Ok(()) => assert_eq!(part, "", "{kind} {path}"),
                 Err(error) => assert!(!part.is_empty() && error.to_string().contains(part), "{kind} {path}: {error}"),
             }
         }
         let list = Function::parse("f((uint256, bytes)[] a)").unwrap();
-        assert!(Mapping::read(&json!(["/request/args/list"])).check(&list.inputs, Some(&event)).is_ok());
+        assert!(read(&json!(["/request/args/list"])).check(&list.inputs, Some(&event)).is_ok());
         let list = Function::parse("f((uint256, bool)[] a)").unwrap();
-        assert!(Mapping::read(&json!(["/request/args/list"])).check(&list.inputs, Some(&event)).is_err());
+        assert!(read(&json!(["/request/args/list"])).check(&list.inputs, Some(&event)).is_err());
     }
 }

@@ -10,9 +10,14 @@ use roundtrip::store::query::ReadyDelivery;
 use roundtrip::words::{Encoding, Payload};
 use serde_json::Value;
 
-use super::arguments::{Asked, Documents, Mapping};
+use super::arguments::Asked;
 use crate::abi;
 use crate::listener::EventSignature;
+use crate::mapping::Mapping;
+
+/// The documents that arguments are made of.
+const REQUEST: &str = "request";
+const RESPONSE: &str = "response";
 
 /// A call to a contract.
 #[derive(Clone, PartialEq, Eq)]
@@ -102,21 +107,16 @@ enum Shape {
 
 /// A text that is no signature of such a function.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{text:?} cannot carry answers: {why}")]
+#[error("{text:?} cannot be called: {why}")]
 pub struct BadFunction {
-    text: String,
-    why: String,
+    pub(crate) text: String,
+    pub(crate) why: String,
 }
 
 impl ContractCall {
     /// A function that takes one answer, such as `respond(uint256 id, bytes answer)`.
     pub fn one(to: Address, signature: &str) -> Result<ContractCall, BadFunction> {
-        Ok(ContractCall {
-            to,
-            function: parse(signature)?,
-            shape: Shape::One,
-            mapping: Mapping::Response(String::new()),
-        })
+        Ok(ContractCall { to, function: parse(signature)?, shape: Shape::One, mapping: Mapping::whole(RESPONSE) })
     }
 
     /// A function that takes many answers, such as `respondMany((uint256, bytes)[] responses)`.
@@ -128,7 +128,7 @@ impl ContractCall {
             let why = "a function for many answers takes one argument, a list".to_owned();
             return Err(BadFunction { text: signature.to_owned(), why });
         }
-        Ok(ContractCall { to, function, shape: Shape::Many, mapping: Mapping::Response(String::new()) })
+        Ok(ContractCall { to, function, shape: Shape::Many, mapping: Mapping::whole(RESPONSE) })
     }
 
     /// The same function, with arguments that are made of fields of the request and its
@@ -146,7 +146,7 @@ impl ContractCall {
     /// # Ok::<_, Box<dyn std::error::Error>>(())
     /// ```
     pub fn with_arguments(mut self, arguments: &Value) -> Result<ContractCall, BadFunction> {
-        self.mapping = Mapping::read(arguments);
+        self.mapping = Mapping::read(arguments, &[REQUEST, RESPONSE]);
         self.check(None)?;
         Ok(self)
     }
@@ -203,15 +203,15 @@ impl ContractCall {
     /// What an answer makes of the mapping.
     fn mapped(&self, answer: &ReadyDelivery) -> Result<Value, String> {
         let request = match &answer.request {
-            Some(payload) if self.mapping.wants_request() => Some(document("request", payload)?),
+            Some(payload) if self.mapping.wants(REQUEST) => Some(document("request", payload)?),
             _ => None,
         };
         let response = document("answer", &answer.response)?;
-        self.mapping.fill(&Documents { request: request.as_ref(), response: &response })
+        self.mapping.fill(&|root: &str| if root == REQUEST { request.as_ref() } else { Some(&response) })
     }
 }
 
-fn parse(text: &str) -> Result<Function, BadFunction> {
+pub(crate) fn parse(text: &str) -> Result<Function, BadFunction> {
     let bad = |why: String| BadFunction { text: text.to_owned(), why };
     let function = Function::parse(text.trim().trim_end_matches(';')).map_err(|error| bad(error.to_string()))?;
     for input in &function.inputs {
@@ -239,7 +239,7 @@ impl Calls for ContractCall {
     }
 
     fn wants_requests(&self) -> bool {
-        self.mapping.wants_request()
+        self.mapping.wants(REQUEST)
     }
 
     fn mark(&self, answer: &ReadyDelivery) -> Result<Mark, String> {

@@ -13,7 +13,7 @@
 //! that transaction itself was found at final depth, never because a receipt is missing.
 
 mod arguments;
-mod call;
+pub(crate) mod call;
 mod chain;
 mod effects;
 mod fees;
@@ -22,12 +22,12 @@ mod heads;
 mod history;
 mod look;
 mod nodes;
-mod outcomes;
-mod reception;
+pub(crate) mod outcomes;
+pub(crate) mod reception;
 mod sign;
 mod signer;
 mod transaction;
-mod why;
+pub(crate) mod why;
 
 pub use call::{BadFunction, Call, Calls, ContractCall};
 pub use chain::{EvmChain, EvmChainOptions, EvmRoute, Gas, Purse};

@@ -84,7 +84,7 @@ impl Outcomes {
 
     /// What it means that a contract reverted with these bytes, or, of nodes that do not show
     /// them, with these words.
-    pub(super) fn meaning(&self, message: &str, revert: Option<&Bytes>) -> Outcome {
+    pub(crate) fn meaning(&self, message: &str, revert: Option<&Bytes>) -> Outcome {
         let selector = revert.and_then(|data| data.get(..4)).map(FixedBytes::<4>::from_slice);
         let reason = reason(message, revert);
         let fits = |refusal: &Refusal| match refusal {
@@ -101,7 +101,7 @@ const AROUND: &[&str] =
     &["execution reverted:", "VM Exception while processing transaction:", "reverted with reason string", "revert:"];
 
 /// The reason that a contract gave, without what a node puts around it.
-fn reason(message: &str, revert: Option<&Bytes>) -> String {
+pub(crate) fn reason(message: &str, revert: Option<&Bytes>) -> String {
     let decoded = revert.and_then(|data| Revert::abi_decode(data).ok()).map(|revert| revert.reason);
     let text = decoded.unwrap_or_else(|| {
         let mut text = message.trim();

@@ -140,7 +140,7 @@ pub(super) fn reception<T>(answer: Result<T, CallError>) -> Result<Reception, Un
 
 /// What a node's refusal to estimate means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Estimate {
+pub(crate) enum Estimate {
     /// The call itself fails.
     Refused,
     /// The account cannot pay.
@@ -168,7 +168,7 @@ const ESTIMATE_WORDS: &[(&str, Estimate)] = &[
 ];
 
 /// What a refusal to estimate means.
-pub(super) fn estimate(message: &str, reverts: bool) -> Estimate {
+pub(crate) fn estimate(message: &str, reverts: bool) -> Estimate {
     let lower = message.to_lowercase();
     let found = ESTIMATE_WORDS.iter().find(|(words, _)| lower.contains(words));
     if reverts { Estimate::Refused } else { found.map_or(Estimate::Unknown, |(_, meaning)| *meaning) }

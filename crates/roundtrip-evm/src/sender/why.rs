@@ -49,7 +49,7 @@ async fn why_reverted(rpc: &Rpc, wire: &WireReceipt) -> Result<(String, Option<B
 }
 
 /// What a contract reverted with: the node's words, and the bytes, whose first four name the error.
-pub(super) fn revert_text(message: &str, revert: Option<&Bytes>) -> String {
+pub(crate) fn revert_text(message: &str, revert: Option<&Bytes>) -> String {
     let message = readable(message);
     match revert {
         Some(data) if !data.is_empty() && !message.contains(&data.to_string()) => format!("{message} ({data})"),
