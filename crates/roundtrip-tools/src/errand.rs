@@ -1,0 +1,127 @@
+//! What a tool is asked, and what came of it.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::time::Duration;
+
+use bytes::Bytes;
+use roundtrip::words::{Payload, RequestId};
+use roundtrip::worker::{Failure, Job};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// What it means that a tool did not answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum Meaning {
+    /// It did this before: success.
+    AlreadyDone,
+    /// It failed, and may succeed later: costs an attempt.
+    Retry,
+    /// It did not get to it: again later, at no cost.
+    Unavailable,
+    /// It never will.
+    Fatal,
+}
+
+/// Why there is no answer.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{text}")]
+pub struct Trouble {
+    /// What it means.
+    pub meaning: Meaning,
+    /// What happened, for the person who reads it; without payload or secret.
+    pub text: String,
+    /// Not again before so long, if the tool said so.
+    pub after: Option<Duration>,
+}
+
+impl Trouble {
+    pub(crate) fn new(meaning: Meaning, text: impl Into<String>) -> Trouble {
+        Trouble { meaning, text: text.into(), after: None }
+    }
+
+    pub(crate) fn fatal(text: impl Into<String>) -> Trouble {
+        Trouble::new(Meaning::Fatal, text)
+    }
+
+    pub(crate) fn retry(text: impl Into<String>) -> Trouble {
+        Trouble::new(Meaning::Retry, text)
+    }
+
+    pub(crate) fn unavailable(text: impl Into<String>) -> Trouble {
+        Trouble::new(Meaning::Unavailable, text)
+    }
+
+    pub(crate) fn after(mut self, after: Option<Duration>) -> Trouble {
+        self.after = after;
+        self
+    }
+
+    /// As the engine is told of it; `AlreadyDone` without an answer is for whoever knows one.
+    pub(crate) fn failure(self) -> Failure {
+        let failure = match self.meaning {
+            Meaning::Retry => Failure::retry(self.text),
+            Meaning::Unavailable => Failure::transport(self.text),
+            Meaning::Fatal | Meaning::AlreadyDone => Failure::fatal(self.text),
+        };
+        match self.after {
+            Some(after) => failure.after(after),
+            None => failure,
+        }
+    }
+}
+
+/// What a tool is asked.
+#[derive(Clone, Debug)]
+pub struct Errand {
+    /// Which request.
+    pub id: RequestId,
+    /// The same for every attempt at the same content, and for nothing else.
+    pub key: String,
+    /// Which attempt, different for each.
+    pub attempt: String,
+    /// The trace that it is part of.
+    pub trace: Option<String>,
+    /// All that is known: `id`, `request`, and what was prepared, by their names.
+    pub document: Value,
+    /// What the tool is given.
+    pub input: Value,
+    /// The same as it is written.
+    pub body: Bytes,
+}
+
+impl Errand {
+    /// An attempt at a request.
+    pub(crate) fn of(job: &Job, document: Value, input: Value, body: Bytes) -> Errand {
+        Errand {
+            id: job.id(),
+            key: format!("{}-{}-{}", job.id(), job.generation(), job.revision()),
+            attempt: job.key(),
+            trace: job.trace().map(str::to_owned),
+            document,
+            input,
+            body,
+        }
+    }
+
+    /// A part of what is known, by its name.
+    pub fn part(&self, name: &str) -> Option<&Value> {
+        self.document.get(name)
+    }
+}
+
+/// What came of an errand.
+pub type ToolFuture<'a> = Pin<Box<dyn Future<Output = Result<Payload, Trouble>> + Send + 'a>>;
+
+/// Answers errands by calling out. Dropping the future gives the call up.
+pub trait Tool: Send + Sync + 'static {
+    /// Runs one errand.
+    fn ask<'a>(&'a self, errand: &'a Errand) -> ToolFuture<'a>;
+
+    /// Whether it answers with what it is given, so that this need not be JSON.
+    fn passes_on(&self) -> bool {
+        false
+    }
+}

@@ -1,0 +1,147 @@
+//! What the engine calls: from a request to a tool and back.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use roundtrip::words::{Encoding, Payload};
+use roundtrip::worker::{Failure, Handled, HandlerFuture, Job, RawHandler};
+use roundtrip_evm::mapping::Mapping;
+use serde_json::{Value, json};
+
+use crate::errand::{Errand, Meaning, Tool, Trouble};
+use crate::prepare::Preparation;
+
+/// The names of what is always known of a request: its id, and what it says.
+pub const RESERVED: [&str; 2] = ["id", "request"];
+
+/// Works on requests by asking a tool.
+pub struct Work {
+    preparations: Vec<Preparation>,
+    input: Option<Mapping>,
+    tool: Arc<dyn Tool>,
+    already_done: Option<Value>,
+}
+
+impl Work {
+    /// Asks this tool, with what requests say.
+    pub fn new(tool: Arc<dyn Tool>) -> Work {
+        Work { preparations: Vec::new(), input: None, tool, already_done: None }
+    }
+
+    /// Reads these first, in their order. Without a mapping the tool is then given all that is
+    /// known: `request`, `id`, and what was found, by their names.
+    #[must_use]
+    pub fn prepared_by(mut self, preparations: Vec<Preparation>) -> Work {
+        self.preparations = preparations;
+        self
+    }
+
+    /// What the tool is given, made of what is known.
+    #[must_use]
+    pub fn with_input(mut self, input: Mapping) -> Work {
+        self.input = Some(input);
+        self
+    }
+
+    /// What is answered where the tool says that it did this before, and not what came of it;
+    /// without it, such a request is a dead letter.
+    #[must_use]
+    pub fn when_already_done(mut self, answer: Value) -> Work {
+        self.already_done = Some(answer);
+        self
+    }
+
+    /// The names of what is known once these reads are made.
+    pub fn names<'a>(preparations: impl IntoIterator<Item = &'a str>) -> Vec<&'a str> {
+        RESERVED.into_iter().chain(preparations).collect()
+    }
+
+    async fn errand(&self, payload: &Payload, job: &Job) -> Result<Errand, Trouble> {
+        if payload.encoding != Encoding::Json {
+            return Err(Trouble::fatal(format!("the request is {:?}, and the tool reads Json", payload.encoding)));
+        }
+        let request: Value = serde_json::from_slice(&payload.bytes)
+            .map_err(|error| Trouble::fatal(format!("the request does not decode: {error}")))?;
+        let mut document = json!({"id": job.id().to_string(), "request": request});
+        for preparation in &self.preparations {
+            let found = preparation.read(&document).await?;
+            document[preparation.name.as_str()] = found;
+        }
+        let (input, body) = match &self.input {
+            Some(mapping) => {
+                let made = mapping.fill(&|root: &str| document.get(root));
+                written(made.map_err(|why| Trouble::fatal(format!("no input can be made: {why}")))?)
+            }
+            None if self.preparations.is_empty() => (document["request"].clone(), payload.bytes.clone()),
+            None => written(document.clone()),
+        };
+        Ok(Errand::of(job, document, input, body))
+    }
+
+    async fn ask(&self, payload: Payload, job: &Job) -> Result<Payload, Trouble> {
+        let unchanged = self.input.is_none() && self.preparations.is_empty();
+        if unchanged && self.tool.passes_on() {
+            return Ok(payload);
+        }
+        let errand = self.errand(&payload, job).await?;
+        self.tool.ask(&errand).await
+    }
+}
+
+/// A value, and its text.
+fn written(value: Value) -> (Value, Bytes) {
+    let body = Bytes::from(value.to_string());
+    (value, body)
+}
+
+/// What the engine is told of an errand's end.
+fn told(came: Result<Payload, Trouble>, already_done: Option<&Value>) -> Result<Handled<Payload>, Failure> {
+    match (came, already_done) {
+        (Ok(answer), _) => Ok(Handled::from(answer)),
+        (Err(Trouble { meaning: Meaning::AlreadyDone, .. }), Some(answer)) => {
+            Ok(Handled::from(Payload::json(answer.to_string())))
+        }
+        (Err(trouble), None) if trouble.meaning == Meaning::AlreadyDone => {
+            let text = format!("{}, and not with what: say in `already_done` what is answered then", trouble.text);
+            Err(Failure::fatal(text))
+        }
+        (Err(trouble), _) => Err(trouble.failure()),
+    }
+}
+
+impl RawHandler for Work {
+    fn handle(&self, payload: Payload, job: Job) -> HandlerFuture<'_> {
+        Box::pin(async move {
+            tokio::select! {
+                came = self.ask(payload, &job) => told(came, self.already_done.as_ref()),
+                // Nobody wants it any more, so that this costs nothing.
+                () = job.stopped() => Err(Failure::retry("stopped")),
+            }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn what_came_of_an_errand_is_told_in_the_engines_words() {
+        let trouble = |meaning| Err(Trouble::new(meaning, "so"));
+        let done = json!({"done": true});
+        assert_eq!(told(Ok(Payload::json("1")), None), Ok(Handled::from(Payload::json("1"))));
+        assert_eq!(told(trouble(Meaning::Retry), Some(&done)), Err(Failure::retry("so")));
+        assert_eq!(told(trouble(Meaning::Unavailable), None), Err(Failure::transport("so")));
+        assert_eq!(told(trouble(Meaning::Fatal), Some(&done)), Err(Failure::fatal("so")));
+        let answered = Handled::from(Payload::json(done.to_string()));
+        assert_eq!(told(trouble(Meaning::AlreadyDone), Some(&done)), Ok(answered));
+        let text = "so, and not with what: say in `already_done` what is answered then";
+        assert_eq!(told(trouble(Meaning::AlreadyDone), None), Err(Failure::fatal(text)));
+        let asked = Duration::from_secs(7);
+        let busy = Trouble::unavailable("so").after(Some(asked));
+        assert_eq!(told(Err(busy), None), Err(Failure::transport("so").after(asked)));
+    }
+}

@@ -1,0 +1,191 @@
+//! A gRPC service: messages by their descriptions, codes, submissions that are polled for, TLS, shards.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, ExtendedKeyUsagePurpose, IsCa, KeyPair};
+use roundtrip_evm::mapping::Mapping;
+use roundtrip_tools::egress::Allowed;
+use roundtrip_tools::grpc::{Codes, GrpcOptions, GrpcTool, MethodName, Poll, code, read_descriptors};
+use roundtrip_tools::{ClientTls, Meaning, Web, Work};
+use serde_json::json;
+use tonic::transport::{Certificate, Identity, ServerTlsConfig};
+
+use super::desk::{Desk, web};
+use super::squares::{Squares, descriptors};
+
+const KNOWN: [&str; 2] = ["id", "request"];
+
+fn method(name: &str) -> MethodName {
+    MethodName::read(&format!("test.v1.Squares/{name}")).unwrap()
+}
+
+fn polled() -> GrpcOptions {
+    let poll = Poll {
+        method: method("Fetch"),
+        request: Mapping::read(&json!({"requestId": "/id"}), &KNOWN),
+        every: Duration::from_millis(1),
+        answer: "/result".to_owned(),
+        pending: vec![code("UNAVAILABLE").unwrap()],
+        unknown: vec![code("NOT_FOUND").unwrap()],
+    };
+    GrpcOptions { poll: Some(poll), ..GrpcOptions::default() }
+}
+
+fn submitting(url: String) -> Work {
+    let tool = GrpcTool::new(&web(), &[url], method("Submit"), None, polled()).unwrap();
+    let input = Mapping::read(&json!({"request_id": "/id", "n": "/request/n"}), &KNOWN);
+    Work::new(Arc::new(tool)).with_input(input)
+}
+
+#[tokio::test]
+async fn any_method_is_called_with_json_and_answers_with_json() {
+    let squares = Squares::default();
+    let (address, _serving) = squares.serve("127.0.0.1:0", None).await;
+    let url = format!("http://{address}");
+    let from_file = read_descriptors(&descriptors()).unwrap();
+    for descriptions in [Some(from_file), None] {
+        let by_reflection = descriptions.is_none();
+        let options = GrpcOptions::default();
+        let tool = GrpcTool::new(&web(), &[url.clone()], method("Square"), descriptions, options).unwrap();
+        assert_eq!(tool.probe().await, Ok(()));
+        let desk = Desk::of(tool).await;
+        let answer = desk.ask(&json!({"requestId": "a", "n": "3000000000"})).await;
+        assert_eq!(answer, Ok(json!({"square": "9000000000000000000", "proof": "AQID"})), "{by_reflection}");
+        let told = desk.ask(&json!({"requestId": "a", "m": 3})).await.unwrap_err();
+        assert!(told.starts_with("the input is not what the service takes: it is no test.v1.Job: "), "{told}");
+        let told = desk.ask(&json!({"n": 0})).await;
+        assert_eq!(told, Err("the service answered INVALID_ARGUMENT: nothing to square".to_owned()));
+    }
+    let book = squares.book.lock().unwrap();
+    let call = book.calls.iter().find(|call| call.contains_key("idempotency-key")).unwrap();
+    let text = |name: &str| call.get(name).unwrap().to_str().unwrap().to_owned();
+    assert!(text("idempotency-key").starts_with(&text("roundtrip-request-id")));
+    assert!(!text("roundtrip-attempt-id").is_empty());
+}
+
+#[tokio::test]
+async fn what_codes_mean_is_the_routes_to_say() {
+    let (address, _serving) = Squares::default().serve("127.0.0.1:0", None).await;
+    let own = [("INVALID_ARGUMENT".to_owned(), Meaning::AlreadyDone)].into();
+    let options = GrpcOptions { codes: Codes::read(&own).unwrap(), ..GrpcOptions::default() };
+    let tool = GrpcTool::new(&web(), &[format!("http://{address}")], method("Square"), None, options).unwrap();
+    let desk = Desk::with(Work::new(Arc::new(tool)).when_already_done(json!("before"))).await;
+    assert_eq!(desk.ask(&json!({"n": 0})).await, Ok(json!("before")), "as the route says");
+    assert_eq!(desk.ask(&json!({"n": 1})).await, Ok(json!("before")), "as it usually is");
+}
+
+#[tokio::test]
+async fn a_method_that_is_not_there_is_told_at_the_start() {
+    let pool = || Some(read_descriptors(&descriptors()).unwrap());
+    let urls = ["http://127.0.0.1:1".to_owned()];
+    let make = |name: &str| GrpcTool::new(&web(), &urls, method(name), pool(), GrpcOptions::default()).err().unwrap();
+    assert_eq!(make("Cube"), "test.v1.Squares has no method Cube: it has Square, Submit, Fetch, Watch");
+    assert!(make("Watch").contains("is a stream"));
+    assert!(read_descriptors(b"no descriptors").is_err());
+    let (address, _serving) = Squares::default().serve("127.0.0.1:0", None).await;
+    let tool = GrpcTool::new(&web(), &[format!("http://{address}")], method("Cube"), None, GrpcOptions::default());
+    assert!(tool.unwrap().probe().await.unwrap_err().contains("has no method Cube"));
+}
+
+#[tokio::test]
+async fn what_was_submitted_is_polled_for_and_not_submitted_again() {
+    let squares = Squares::default();
+    let (address, _serving) = squares.serve("127.0.0.1:0", None).await;
+    let desk = Desk::with(submitting(format!("http://{address}"))).await;
+    let id = desk.submit(&json!({"n": 7})).await;
+    assert_eq!(desk.answer(id).await, Ok(json!({"square": "49"})));
+    {
+        let book = squares.book.lock().unwrap();
+        assert_eq!((book.submissions, book.jobs.contains_key(&id.to_string())), (1, true));
+    }
+    // Another process of the program, which remembers nothing, is given the same request.
+    let other = Desk::with(submitting(format!("http://{address}"))).await;
+    assert_eq!(other.ask(&json!({"n": 8})).await, Ok(json!({"square": "64"})));
+    assert_eq!(squares.book.lock().unwrap().submissions, 2, "one for each request");
+}
+
+#[tokio::test]
+async fn a_service_that_restarts_costs_no_attempt() {
+    let squares = Squares::default();
+    let (address, serving) = squares.serve("127.0.0.1:0", None).await;
+    let desk = Desk::with(submitting(format!("http://{address}"))).await;
+    assert_eq!(desk.ask(&json!({"n": 2})).await, Ok(json!({"square": "4"})));
+    serving.abort();
+    let _gone = serving.await;
+    let id = desk.submit(&json!({"n": 3})).await;
+    assert_eq!(desk.until_trouble(id, "").await, 0, "who is not there did not fail");
+    // It comes back without its memory.
+    let (_, _serving) = Squares::default().serve(&address.to_string(), None).await;
+    assert_eq!(desk.answer(id).await, Ok(json!({"square": "9"})));
+}
+
+#[tokio::test]
+async fn a_request_is_always_on_the_same_shard() {
+    let services = [Squares::default(), Squares::default(), Squares::default()];
+    let mut urls = Vec::new();
+    for service in &services {
+        urls.push(format!("http://{}", service.serve("127.0.0.1:0", None).await.0));
+    }
+    let tool = GrpcTool::new(&web(), &urls, method("Submit"), None, polled()).unwrap();
+    let input = Mapping::read(&json!({"request_id": "/id", "n": "/request/n"}), &KNOWN);
+    let desk = Desk::with(Work::new(Arc::new(tool)).with_input(input)).await;
+    for n in 2..32 {
+        assert_eq!(desk.ask(&json!({"n": n})).await, Ok(json!({"square": (n * n).to_string()})));
+    }
+    let shares: Vec<usize> = services.iter().map(|service| service.book.lock().unwrap().jobs.len()).collect();
+    assert_eq!(shares.iter().sum::<usize>(), 30, "each went to one, and was polled for there: {shares:?}");
+    assert!(shares.iter().all(|share| *share > 0), "{shares:?}");
+}
+
+/// A certificate for this machine, signed by an authority.
+fn certificate(authority: &CertifiedIssuer<'_, KeyPair>, purpose: ExtendedKeyUsagePurpose) -> (String, String) {
+    let key = KeyPair::generate().unwrap();
+    let mut params = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
+    params.extended_key_usages = vec![purpose];
+    (params.signed_by(&key, authority).unwrap().pem(), key.serialize_pem())
+}
+
+fn authority() -> CertifiedIssuer<'static, KeyPair> {
+    let mut params = CertificateParams::new(Vec::new()).unwrap();
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap()
+}
+
+#[tokio::test]
+async fn both_sides_show_who_they_are() {
+    let (own, other) = (authority(), authority());
+    let (chain, key) = certificate(&own, ExtendedKeyUsagePurpose::ServerAuth);
+    let tls = ServerTlsConfig::new()
+        .identity(Identity::from_pem(chain, key))
+        .client_ca_root(Certificate::from_pem(own.pem()));
+    let (address, _serving) = Squares::default().serve("127.0.0.1:0", Some(tls)).await;
+    let url = format!("https://localhost:{}", address.port());
+    let tool = |trusted: &CertifiedIssuer<'_, KeyPair>, shown: Option<(String, String)>| {
+        let shown = shown.map(|(chain, key)| (chain.into_bytes(), key.into_bytes()));
+        let tls = ClientTls { trusted: Some(trusted.pem().into_bytes()), own: shown };
+        let web = Web::new(Allowed::read(&["127.0.0.1".into(), "::1".into()]).unwrap(), tls).unwrap();
+        let pool = Some(read_descriptors(&descriptors()).unwrap());
+        GrpcTool::new(&web, &[url.clone()], method("Square"), pool, GrpcOptions::default()).unwrap()
+    };
+    let client = |authority| Some(certificate(authority, ExtendedKeyUsagePurpose::ClientAuth));
+    let desk = Desk::of(tool(&own, client(&own))).await;
+    assert_eq!(desk.ask(&json!({"n": 3})).await, Ok(json!({"square": "9", "proof": "AQID"})));
+    for stranger in [tool(&own, None), tool(&own, client(&other)), tool(&other, client(&own))] {
+        let desk = Desk::of(stranger).await;
+        let id = desk.submit(&json!({"n": 3})).await;
+        assert_eq!(desk.until_trouble(id, "").await, 0, "it was not let in");
+    }
+}
+
+#[tokio::test]
+async fn internal_addresses_are_not_called() {
+    let squares = Squares::default();
+    let (address, _serving) = squares.serve("127.0.0.1:0", None).await;
+    let guarded = Web::new(Allowed::default(), ClientTls::default()).unwrap();
+    let url = format!("http://localhost:{}", address.port());
+    let desk = Desk::of(GrpcTool::new(&guarded, &[url], method("Square"), None, GrpcOptions::default()).unwrap()).await;
+    let id = desk.submit(&json!({"n": 3})).await;
+    assert_eq!(desk.until_trouble(id, "").await, 0);
+    assert_eq!(squares.book.lock().unwrap().calls.len(), 0);
+}
