@@ -1,6 +1,7 @@
 //! What was read, for as long as it may be believed.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::future::Future;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -13,16 +14,20 @@ const ENTRIES_MAX: usize = 1024;
 
 /// Values by what they were asked for with. Whoever asks while somebody else reads waits for
 /// the same answer; a read that failed is forgotten.
-#[derive(Debug)]
 pub(crate) struct Cache<T> {
     ttl: Duration,
     entries: Mutex<HashMap<String, Entry<T>>>,
 }
 
-#[derive(Debug)]
 struct Entry<T> {
     since: Instant,
     value: Arc<OnceCell<T>>,
+}
+
+impl<T> fmt::Debug for Cache<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Cache({:?})", self.ttl)
+    }
 }
 
 impl<T: Clone> Cache<T> {

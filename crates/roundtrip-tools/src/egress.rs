@@ -4,18 +4,30 @@
 //! is harmless today and points inside tomorrow is refused then. Only addresses of the public
 //! internet are called, and those that the configuration names.
 
+use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use ipnet::IpNet;
 
 /// An address, or a network, that calls must not go to.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{host} is {address}, {kind}: name it in `internal` if it is meant")]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Internal {
     host: String,
     address: IpAddr,
     kind: &'static str,
 }
+
+impl fmt::Display for Internal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Internal { host, address, kind } = self;
+        if *host != address.to_string() {
+            write!(f, "{host} is ")?;
+        }
+        write!(f, "{address}, {kind}: name it in `internal` if it is meant")
+    }
+}
+
+impl std::error::Error for Internal {}
 
 /// Which internal addresses may be called.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -207,6 +219,8 @@ mod tests {
         let expected = "tool.example is 169.254.169.254, the local link, where clouds have their metadata: \
                         name it in `internal` if it is meant";
         assert_eq!(told, expected);
+        let told = Allowed::default().of("10.0.0.1", [at("10.0.0.1")]).unwrap_err().to_string();
+        assert_eq!(told, "10.0.0.1, a private network: name it in `internal` if it is meant");
         assert_eq!(Allowed::default().of("nobody", []).unwrap(), []);
     }
 }

@@ -1,5 +1,6 @@
 //! What a tool is asked, and what came of it.
 
+use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::time::Duration;
@@ -73,8 +74,8 @@ impl Trouble {
     }
 }
 
-/// What a tool is asked.
-#[derive(Clone, Debug)]
+/// What a tool is asked. `Debug` shows which request it is of, and nothing that it says.
+#[derive(Clone)]
 pub struct Errand {
     /// Which request.
     pub id: RequestId,
@@ -90,6 +91,12 @@ pub struct Errand {
     pub input: Value,
     /// The same as it is written.
     pub body: Bytes,
+}
+
+impl fmt::Debug for Errand {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Errand({})", self.key)
+    }
 }
 
 impl Errand {

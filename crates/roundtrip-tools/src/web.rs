@@ -82,7 +82,7 @@ fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum WebError {
     /// It may not be called.
-    #[error("{0}")]
+    #[error("it may not be called: {0}")]
     Forbidden(Internal),
     /// Nothing was asked.
     #[error("it cannot be reached: {0}")]
@@ -96,7 +96,6 @@ pub(crate) enum WebError {
 }
 
 /// What was answered.
-#[derive(Clone, Debug)]
 pub(crate) struct WebAnswer {
     pub(crate) status: u16,
     pub(crate) headers: HeaderMap,

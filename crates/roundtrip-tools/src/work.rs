@@ -51,11 +51,6 @@ impl Work {
         self
     }
 
-    /// The names of what is known once these reads are made.
-    pub fn names<'a>(preparations: impl IntoIterator<Item = &'a str>) -> Vec<&'a str> {
-        RESERVED.into_iter().chain(preparations).collect()
-    }
-
     async fn errand(&self, payload: &Payload, job: &Job) -> Result<Errand, Trouble> {
         if payload.encoding != Encoding::Json {
             return Err(Trouble::fatal(format!("the request is {:?}, and the tool reads Json", payload.encoding)));

@@ -16,6 +16,7 @@ mod model;
 mod reference;
 mod schema;
 mod values;
+mod work;
 
 pub use fault::{Fault, Faults, Place};
 pub use file::{Document, OVERRIDES, Path};
@@ -23,6 +24,7 @@ pub use model::*;
 pub use reference::reference;
 pub use schema::schema;
 pub use values::{FinalBlocks, Span};
+pub use work::*;
 
 use schema::unknown_keys;
 

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::values::{FinalBlocks, Span};
+use super::work::WorkConfig;
 
 /// The whole file.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
@@ -503,6 +504,9 @@ pub struct RouteConfig {
     /// What its transactions have of their own, where the destination is a contract.
     #[serde(default)]
     pub sending: Option<SendingConfig>,
+    /// Who works on its requests, if the program itself asks them. Without it, workers pull them over the API.
+    #[serde(default)]
+    pub work: Option<WorkConfig>,
     /// Events of a chain that are requests.
     #[serde(default)]
     pub events: Vec<EventConfig>,

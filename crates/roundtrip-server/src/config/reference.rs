@@ -13,7 +13,7 @@ pub fn reference() -> String {
         "# Configuration\n\n\
          One TOML file, `roundtrip.toml` by default. Every key can be overridden by an environment variable:\n\
          `ROUNDTRIP__STORE__URL` stands for `store.url`. `roundtrip check` names everything that is wrong with a file;\n\
-         `roundtrip schema` prints its JSON Schema, for editors. `roundtrip run --only listen,send,api` runs a part of it, so that the\n\
+         `roundtrip schema` prints its JSON Schema, for editors. `roundtrip run --only listen,work,send,api` runs a part of it, so that the\n\
          parts are on several machines that share a store on a server. This page is made by `roundtrip reference`.\n",
     );
     let mut parts = vec![(String::new(), &root)];

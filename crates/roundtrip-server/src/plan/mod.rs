@@ -7,6 +7,7 @@
 
 mod destinations;
 mod routes;
+mod work;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -22,6 +23,7 @@ use roundtrip_evm::ContractCall;
 use destinations::Surroundings;
 pub use destinations::{Delivery, Transactions};
 pub use routes::{Feed, RoutePlan};
+pub use work::WorkPlan;
 
 use crate::config::{ChainConfig, Config, Fault, Faults, Loaded, TracesConfig};
 use crate::telemetry::{Scope, Telemetry};
@@ -88,6 +90,11 @@ impl Findings<'_> {
         let found = std::fs::read_to_string(self.folder.join(file));
         self.ok(path, found.map_err(|error| format!("{}: {error}", file.display())))
     }
+
+    fn read_bytes(&mut self, path: &[&str], file: &PathBuf) -> Option<Vec<u8>> {
+        let found = std::fs::read(self.folder.join(file));
+        self.ok(path, found.map_err(|error| format!("{}: {error}", file.display())))
+    }
 }
 
 impl Plan {
@@ -123,6 +130,9 @@ impl Plan {
             relay = relay.define(name, route.policy.clone());
             if roles.contains(&Role::Listen) {
                 relay = route.listen(relay, name, self, telemetry)?;
+            }
+            if let Some(work) = route.work.as_ref().filter(|_| roles.contains(&Role::Work)) {
+                relay = work.start(relay, name, clock.clone()).await?;
             }
         }
         if roles.contains(&Role::Send) {
@@ -174,6 +184,9 @@ impl Plan {
         }
         for (name, route) in &self.routes {
             route.probe(loaded, name, &self.chains, &mut faults).await;
+            if let Some(work) = &route.work {
+                work.probe(loaded, name, &mut faults).await;
+            }
         }
         faults
     }

@@ -13,7 +13,7 @@ use roundtrip_evm::listener::Mempool;
 use roundtrip_evm::{EventSignature, EvmSource, Rpc, Watch};
 
 use super::destinations::Delivery;
-use super::{Findings, Plan, listener};
+use super::{Findings, Plan, WorkPlan, listener};
 use crate::api::Intake;
 use crate::config::{
     ChainConfig, DuplicateConfig, EventConfig, EveryConfig, Fault, GateConfig, IdentityConfig, IdentityWord,
@@ -33,6 +33,8 @@ pub struct RoutePlan {
     mempools: Vec<(String, Vec<Address>)>,
     lists: Vec<ListSourceConfig>,
     every: Option<EveryConfig>,
+    /// Whom the program asks to work on it, if it does.
+    pub(super) work: Option<WorkPlan>,
 }
 
 /// What a route reads of one chain.
@@ -106,7 +108,12 @@ pub(super) fn plan(
         findings.add(&["routes", name, "sending"], "only answers that go out as transactions have any of this");
     }
     let intake = intake(findings, name, config, &identity);
-    Some(RoutePlan { policy: policy?, intake, route, feeds, mempools, lists, every })
+    let work = config.work.as_ref().map(|work| super::work::plan(findings, name, work, config.to.is_some()));
+    let work = match work {
+        Some(planned) => Some(planned?),
+        None => None,
+    };
+    Some(RoutePlan { policy: policy?, intake, route, feeds, mempools, lists, every, work })
 }
 
 /// How a route takes requests over the API.

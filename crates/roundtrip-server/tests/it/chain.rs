@@ -23,7 +23,7 @@ const LANES: [usize; 2] = [8, 9];
 /// A node with the sample contract, and who asks there.
 pub(crate) struct Site {
     pub(crate) node: Node,
-    board: Address,
+    pub(crate) board: Address,
     pub(crate) keys: Vec<(&'static str, String)>,
 }
 

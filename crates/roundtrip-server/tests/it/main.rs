@@ -12,7 +12,14 @@ mod metrics;
 mod program;
 
 mod requests;
+#[allow(dead_code, reason = "shared with the tests of the tools, which use more of it")]
+#[path = "../../../roundtrip-tools/tests/it/squares.rs"]
+mod squares;
 mod stream;
+#[allow(dead_code, reason = "shared with the tests of the tools, which use more of it")]
+#[path = "../../../roundtrip-tools/tests/it/tool.rs"]
+mod tool;
+mod tools;
 mod traces;
 mod updates;
 mod work;

@@ -65,11 +65,11 @@ pub fn read(bytes: &[u8]) -> Result<DescriptorPool, String> {
     DescriptorPool::decode(bytes).map_err(|error| format!("it is no descriptor set with all its imports: {error}"))
 }
 
-/// What the service says that it is.
-pub(super) async fn reflect(channel: Channel, method: &MethodName) -> Result<DescriptorPool, Status> {
+/// What these methods are, as the other side says.
+pub(super) async fn reflect(channel: Channel, methods: &[&MethodName]) -> Result<DescriptorPool, Status> {
     let mut last = Status::unimplemented("no reflection");
     for path in REFLECTION {
-        match reflect_by(channel.clone(), path, &method.service).await {
+        match reflect_by(channel.clone(), path, methods).await {
             Err(status) if status.code() == Code::Unimplemented => last = status,
             other => return other,
         }
@@ -77,11 +77,12 @@ pub(super) async fn reflect(channel: Channel, method: &MethodName) -> Result<Des
     Err(last)
 }
 
-async fn reflect_by(channel: Channel, path: &'static str, service: &str) -> Result<DescriptorPool, Status> {
+async fn reflect_by(channel: Channel, path: &'static str, methods: &[&MethodName]) -> Result<DescriptorPool, Status> {
     let mut files: BTreeMap<String, FileDescriptorProto> = BTreeMap::new();
     let mut asked = BTreeSet::new();
-    let mut next = Some(MessageRequest::FileContainingSymbol(service.to_owned()));
-    while let Some(question) = next.take() {
+    let service = |method: &&MethodName| MessageRequest::FileContainingSymbol(method.service.clone());
+    let mut questions: Vec<MessageRequest> = methods.iter().map(service).collect();
+    while let Some(question) = questions.pop() {
         for file in ask(channel.clone(), path, question).await? {
             files.insert(file.name().to_owned(), file);
         }
@@ -90,10 +91,10 @@ async fn reflect_by(channel: Channel, path: &'static str, service: &str) -> Resu
         }
         let mut wanted = files.values().flat_map(|file| &file.dependency);
         let missing = wanted.find(|name| !files.contains_key(*name) && !asked.contains(*name)).cloned();
-        next = missing.map(|name| {
+        if let Some(name) = missing {
             asked.insert(name.clone());
-            MessageRequest::FileByFilename(name)
-        });
+            questions.push(MessageRequest::FileByFilename(name));
+        }
     }
     let mut pool = DescriptorPool::new();
     let added = pool.add_file_descriptor_protos(files.into_values());

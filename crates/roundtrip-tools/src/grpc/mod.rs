@@ -26,6 +26,7 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use prost_reflect::{DescriptorPool, DynamicMessage, MethodDescriptor};
+use roundtrip::calling::cause;
 use roundtrip::words::{Payload, RequestId};
 use roundtrip_evm::mapping::Mapping;
 use serde_json::Value;
@@ -128,9 +129,9 @@ impl GrpcTool {
 
     /// What is wrong with it, as far as it can be found out without asking it to do anything.
     pub async fn probe(&self) -> Result<(), String> {
-        for (n, shard) in self.shards.iter().enumerate() {
-            let mut grpc = Grpc::new(shard.channel());
-            grpc.ready().await.map_err(|error| format!("address {n}: {}", roundtrip::calling::cause(&error)))?;
+        for shard in &self.shards {
+            let connected = shard.endpoint.connect_with_connector(shard.dial.clone()).await;
+            connected.map_err(|error| format!("{} cannot be reached: {}", shard.endpoint.uri(), cause(&error)))?;
         }
         let pool = self.pool(&self.shards[0].channel()).await.map_err(|trouble| trouble.text)?;
         self.method.find(&pool)?;
@@ -141,11 +142,11 @@ impl GrpcTool {
         if let Some(pool) = &self.descriptions {
             return Ok(pool.clone());
         }
+        let polls = self.options.poll.as_ref().map(|poll| &poll.method);
+        let methods: Vec<&MethodName> = std::iter::once(&self.method).chain(polls).collect();
         let read = async {
             let late = |_elapsed| Status::unavailable("it did not say in time what it is");
-            tokio::time::timeout(REFLECTED_WITHIN, descriptors::reflect(shard.clone(), &self.method))
-                .await
-                .map_err(late)?
+            tokio::time::timeout(REFLECTED_WITHIN, descriptors::reflect(shard.clone(), &methods)).await.map_err(late)?
         };
         let failed = |status: Status| Trouble::unavailable(format!("what the service is: {}", said(&status)));
         self.reflected.get("", read).await.map_err(failed)
@@ -211,7 +212,7 @@ impl GrpcTool {
         errand: &Errand,
     ) -> Result<Value, Status> {
         let mut grpc = Grpc::new(shard.clone()).max_decoding_message_size(self.options.answer_bytes_max);
-        grpc.ready().await.map_err(|error| Status::unavailable(roundtrip::calling::cause(&error)))?;
+        grpc.ready().await.map_err(|error| Status::unavailable(cause(&error)))?;
         let mut request = Request::new(asked);
         let said = [
             ("roundtrip-request-id", Some(errand.id.to_string())),
@@ -232,7 +233,7 @@ impl GrpcTool {
 
     fn failed(&self, status: &Status) -> Trouble {
         if is_silence(status) {
-            return Trouble::unavailable(format!("it cannot be reached: {}", roundtrip::calling::cause(status)));
+            return Trouble::unavailable(format!("it cannot be reached: {}", cause(status)));
         }
         Trouble::new(self.options.codes.meaning(status.code()), format!("the service answered {}", said(status)))
     }
@@ -262,7 +263,7 @@ fn shard_of(id: RequestId, shards: usize) -> usize {
 }
 
 fn shard(web: &Web, url: &str) -> Result<Shard, String> {
-    let bad = |error: tonic::transport::Error| format!("{url:?}: {}", roundtrip::calling::cause(&error));
+    let bad = |error: tonic::transport::Error| format!("{url:?}: {}", cause(&error));
     if !(url.starts_with("http://") || url.starts_with("https://")) {
         return Err(format!("{url:?} begins with neither http:// nor https://"));
     }

@@ -25,7 +25,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http_body_util::Full;
 use hyper::Request;
-use hyper::header::{ACCEPT, CONTENT_TYPE, USER_AGENT};
+use hyper::header::{ACCEPT, CONTENT_TYPE, HeaderValue, USER_AGENT};
 use roundtrip::calling::{SigningKey, retry_after};
 use roundtrip::clock::Clock;
 use roundtrip::words::Payload;
@@ -140,7 +140,8 @@ impl HttpTool {
             .header("roundtrip-request-id", errand.id.to_string())
             .header("roundtrip-attempt-id", &errand.attempt)
             .header("idempotency-key", &errand.key);
-        if let Some(trace) = &errand.trace {
+        // A trace that cannot be a header is nobody's trace.
+        if let Some(trace) = errand.trace.as_ref().and_then(|trace| HeaderValue::from_str(trace).ok()) {
             request = request.header("traceparent", trace);
         }
         if let Some(key) = &self.options.key {

@@ -8,7 +8,7 @@ use roundtrip::relay::{Relay, Running};
 use roundtrip::store::policy::{Backoff, RoutePolicy};
 use roundtrip::store::query::Found;
 use roundtrip::store::{Options, ReadExt, Store, open};
-use roundtrip::words::{Destination, ErrorNote, RequestId};
+use roundtrip::words::{Destination, ErrorClass, ErrorNote, RequestId};
 use roundtrip::worker::{RawHandler, WorkerOptions};
 use roundtrip_tools::egress::Allowed;
 use roundtrip_tools::{ClientTls, Tool, Web, Work};
@@ -77,18 +77,18 @@ impl Desk {
     /// How often it was tried, and what went wrong last.
     pub(crate) async fn trouble(&self, id: RequestId) -> (u16, Option<ErrorNote>) {
         match self.store.get(id).await.unwrap() {
-            Some(Found::Live(view, _)) => (view.attempts, view.error.map(|note| (*note).clone())),
+            Some(Found::Live(view, _)) => (view.attempts, view.error),
             other => panic!("{other:?}"),
         }
     }
 
-    /// Waits until something went wrong with it that is said in these words.
-    pub(crate) async fn until_trouble(&self, id: RequestId, words: &str) -> u16 {
+    /// Waits until something went wrong with it that is said in these words; of which class.
+    pub(crate) async fn until_trouble(&self, id: RequestId, words: &str) -> ErrorClass {
         let seen = async {
             loop {
-                let (attempts, error) = self.trouble(id).await;
-                if error.is_some_and(|note| note.text.contains(words)) {
-                    return attempts;
+                let (_, error) = self.trouble(id).await;
+                if let Some(note) = error.filter(|note| note.text.contains(words)) {
+                    return note.class;
                 }
                 tokio::task::yield_now().await;
             }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, ExtendedKeyUsagePurpose, IsCa, KeyPair};
+use roundtrip::words::ErrorClass;
 use roundtrip_evm::mapping::Mapping;
 use roundtrip_tools::egress::Allowed;
 use roundtrip_tools::grpc::{Codes, GrpcOptions, GrpcTool, MethodName, Poll, code, read_descriptors};
@@ -12,7 +13,7 @@ use serde_json::json;
 use tonic::transport::{Certificate, Identity, ServerTlsConfig};
 
 use super::desk::{Desk, web};
-use super::squares::{Squares, descriptors};
+use super::squares::{Serving, Squares, descriptors};
 
 const KNOWN: [&str; 2] = ["id", "request"];
 
@@ -41,8 +42,8 @@ fn submitting(url: String) -> Work {
 #[tokio::test]
 async fn any_method_is_called_with_json_and_answers_with_json() {
     let squares = Squares::default();
-    let (address, _serving) = squares.serve("127.0.0.1:0", None).await;
-    let url = format!("http://{address}");
+    let serving = squares.serve("127.0.0.1:0", None);
+    let url = serving.url();
     let from_file = read_descriptors(&descriptors()).unwrap();
     for descriptions in [Some(from_file), None] {
         let by_reflection = descriptions.is_none();
@@ -66,10 +67,10 @@ async fn any_method_is_called_with_json_and_answers_with_json() {
 
 #[tokio::test]
 async fn what_codes_mean_is_the_routes_to_say() {
-    let (address, _serving) = Squares::default().serve("127.0.0.1:0", None).await;
+    let serving = Squares::default().serve("127.0.0.1:0", None);
     let own = [("INVALID_ARGUMENT".to_owned(), Meaning::AlreadyDone)].into();
     let options = GrpcOptions { codes: Codes::read(&own).unwrap(), ..GrpcOptions::default() };
-    let tool = GrpcTool::new(&web(), &[format!("http://{address}")], method("Square"), None, options).unwrap();
+    let tool = GrpcTool::new(&web(), &[serving.url()], method("Square"), None, options).unwrap();
     let desk = Desk::with(Work::new(Arc::new(tool)).when_already_done(json!("before"))).await;
     assert_eq!(desk.ask(&json!({"n": 0})).await, Ok(json!("before")), "as the route says");
     assert_eq!(desk.ask(&json!({"n": 1})).await, Ok(json!("before")), "as it usually is");
@@ -83,16 +84,16 @@ async fn a_method_that_is_not_there_is_told_at_the_start() {
     assert_eq!(make("Cube"), "test.v1.Squares has no method Cube: it has Square, Submit, Fetch, Watch");
     assert!(make("Watch").contains("is a stream"));
     assert!(read_descriptors(b"no descriptors").is_err());
-    let (address, _serving) = Squares::default().serve("127.0.0.1:0", None).await;
-    let tool = GrpcTool::new(&web(), &[format!("http://{address}")], method("Cube"), None, GrpcOptions::default());
+    let serving = Squares::default().serve("127.0.0.1:0", None);
+    let tool = GrpcTool::new(&web(), &[serving.url()], method("Cube"), None, GrpcOptions::default());
     assert!(tool.unwrap().probe().await.unwrap_err().contains("has no method Cube"));
 }
 
 #[tokio::test]
 async fn what_was_submitted_is_polled_for_and_not_submitted_again() {
     let squares = Squares::default();
-    let (address, _serving) = squares.serve("127.0.0.1:0", None).await;
-    let desk = Desk::with(submitting(format!("http://{address}"))).await;
+    let serving = squares.serve("127.0.0.1:0", None);
+    let desk = Desk::with(submitting(serving.url())).await;
     let id = desk.submit(&json!({"n": 7})).await;
     assert_eq!(desk.answer(id).await, Ok(json!({"square": "49"})));
     {
@@ -100,7 +101,7 @@ async fn what_was_submitted_is_polled_for_and_not_submitted_again() {
         assert_eq!((book.submissions, book.jobs.contains_key(&id.to_string())), (1, true));
     }
     // Another process of the program, which remembers nothing, is given the same request.
-    let other = Desk::with(submitting(format!("http://{address}"))).await;
+    let other = Desk::with(submitting(serving.url())).await;
     assert_eq!(other.ask(&json!({"n": 8})).await, Ok(json!({"square": "64"})));
     assert_eq!(squares.book.lock().unwrap().submissions, 2, "one for each request");
 }
@@ -108,25 +109,23 @@ async fn what_was_submitted_is_polled_for_and_not_submitted_again() {
 #[tokio::test]
 async fn a_service_that_restarts_costs_no_attempt() {
     let squares = Squares::default();
-    let (address, serving) = squares.serve("127.0.0.1:0", None).await;
-    let desk = Desk::with(submitting(format!("http://{address}"))).await;
+    let serving = squares.serve("127.0.0.1:0", None);
+    let address = serving.address;
+    let desk = Desk::with(submitting(serving.url())).await;
     assert_eq!(desk.ask(&json!({"n": 2})).await, Ok(json!({"square": "4"})));
-    serving.abort();
-    let _gone = serving.await;
+    drop(serving);
     let id = desk.submit(&json!({"n": 3})).await;
-    assert_eq!(desk.until_trouble(id, "").await, 0, "who is not there did not fail");
+    assert_eq!(desk.until_trouble(id, "").await, ErrorClass::Transport, "who is not there did not fail");
     // It comes back without its memory.
-    let (_, _serving) = Squares::default().serve(&address.to_string(), None).await;
+    let _serving = Squares::default().serve(&address.to_string(), None);
     assert_eq!(desk.answer(id).await, Ok(json!({"square": "9"})));
 }
 
 #[tokio::test]
 async fn a_request_is_always_on_the_same_shard() {
     let services = [Squares::default(), Squares::default(), Squares::default()];
-    let mut urls = Vec::new();
-    for service in &services {
-        urls.push(format!("http://{}", service.serve("127.0.0.1:0", None).await.0));
-    }
+    let serving: Vec<_> = services.iter().map(|service| service.serve("127.0.0.1:0", None)).collect();
+    let urls: Vec<String> = serving.iter().map(Serving::url).collect();
     let tool = GrpcTool::new(&web(), &urls, method("Submit"), None, polled()).unwrap();
     let input = Mapping::read(&json!({"request_id": "/id", "n": "/request/n"}), &KNOWN);
     let desk = Desk::with(Work::new(Arc::new(tool)).with_input(input)).await;
@@ -159,8 +158,8 @@ async fn both_sides_show_who_they_are() {
     let tls = ServerTlsConfig::new()
         .identity(Identity::from_pem(chain, key))
         .client_ca_root(Certificate::from_pem(own.pem()));
-    let (address, _serving) = Squares::default().serve("127.0.0.1:0", Some(tls)).await;
-    let url = format!("https://localhost:{}", address.port());
+    let serving = Squares::default().serve("127.0.0.1:0", Some(tls));
+    let url = format!("https://localhost:{}", serving.address.port());
     let tool = |trusted: &CertifiedIssuer<'_, KeyPair>, shown: Option<(String, String)>| {
         let shown = shown.map(|(chain, key)| (chain.into_bytes(), key.into_bytes()));
         let tls = ClientTls { trusted: Some(trusted.pem().into_bytes()), own: shown };
@@ -174,18 +173,18 @@ async fn both_sides_show_who_they_are() {
     for stranger in [tool(&own, None), tool(&own, client(&other)), tool(&other, client(&own))] {
         let desk = Desk::of(stranger).await;
         let id = desk.submit(&json!({"n": 3})).await;
-        assert_eq!(desk.until_trouble(id, "").await, 0, "it was not let in");
+        assert_eq!(desk.until_trouble(id, "").await, ErrorClass::Transport, "it was not let in");
     }
 }
 
 #[tokio::test]
 async fn internal_addresses_are_not_called() {
     let squares = Squares::default();
-    let (address, _serving) = squares.serve("127.0.0.1:0", None).await;
+    let serving = squares.serve("127.0.0.1:0", None);
     let guarded = Web::new(Allowed::default(), ClientTls::default()).unwrap();
-    let url = format!("http://localhost:{}", address.port());
+    let url = format!("http://localhost:{}", serving.address.port());
     let desk = Desk::of(GrpcTool::new(&guarded, &[url], method("Square"), None, GrpcOptions::default()).unwrap()).await;
     let id = desk.submit(&json!({"n": 3})).await;
-    assert_eq!(desk.until_trouble(id, "").await, 0);
+    assert_eq!(desk.until_trouble(id, "").await, ErrorClass::Transport);
     assert_eq!(squares.book.lock().unwrap().calls.len(), 0);
 }

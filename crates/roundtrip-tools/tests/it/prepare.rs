@@ -30,7 +30,7 @@ async fn a_registry_says_which_tool_is_called_and_what_it_takes() {
         HttpServer::answering(|asked| says(200, &json!({"from": asked.path, "was": asked.body}).to_string())).await;
     let base = tools.url("/square/");
     let registry = HttpServer::answering(move |asked| match &asked.path[..] {
-        "/tools/x.square@1" => says(200, &json!({"url": base, "input_schema": {"type": "integer"}}).to_string()),
+        "/tools/x.square%401" => says(200, &json!({"url": base, "input_schema": {"type": "integer"}}).to_string()),
         _ => says(404, ""),
     })
     .await;

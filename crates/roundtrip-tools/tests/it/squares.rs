@@ -7,13 +7,15 @@ use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
+use std::thread::JoinHandle;
 
 use prost::Message;
 use tokio::net::TcpListener;
-use tokio::task::JoinHandle;
+use tokio::sync::oneshot;
 use tonic::body::Body;
 use tonic::codegen::http;
 use tonic::server::{Grpc, NamedService, UnaryService};
+use tonic::transport::server::TcpIncoming;
 use tonic::transport::{Server, ServerTlsConfig};
 use tonic::{Request, Response, Status};
 use tonic_prost::ProstCodec;
@@ -101,9 +103,10 @@ impl Squares {
         }
     }
 
-    /// Serves on an address of this machine; dropping the handle does not stop it, aborting it does.
-    pub(crate) async fn serve(&self, address: &str, tls: Option<ServerTlsConfig>) -> (SocketAddr, JoinHandle<()>) {
-        let listener = TcpListener::bind(address).await.unwrap();
+    /// Serves on an address of this machine until told to stop, or dropped.
+    pub(crate) fn serve(&self, address: &str, tls: Option<ServerTlsConfig>) -> Serving {
+        let listener = std::net::TcpListener::bind(address).unwrap();
+        listener.set_nonblocking(true).unwrap();
         let address = listener.local_addr().unwrap();
         let reflection = tonic_reflection::server::Builder::configure()
             .register_encoded_file_descriptor_set(&descriptors().leak()[..])
@@ -114,9 +117,41 @@ impl Squares {
             server = server.tls_config(tls).unwrap();
         }
         let router = server.add_service(self.clone()).add_service(reflection);
-        let incoming = tonic::transport::server::TcpIncoming::from(listener);
-        let serving = tokio::spawn(async move { router.serve_with_incoming(incoming).await.unwrap() });
-        (address, serving)
+        let (stop, stopped) = oneshot::channel::<()>();
+        // A runtime of its own, so that its connections end with it.
+        let thread = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(async move {
+                let incoming = TcpIncoming::from(TcpListener::from_std(listener).unwrap());
+                tokio::select! {
+                    served = router.serve_with_incoming(incoming) => served.unwrap(),
+                    _ = stopped => {}
+                }
+            });
+        });
+        Serving { address, stop: Some(stop), thread: Some(thread) }
+    }
+}
+
+/// A service that runs.
+pub(crate) struct Serving {
+    pub(crate) address: SocketAddr,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Serving {
+    pub(crate) fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            thread.join().unwrap();
+        }
     }
 }
 
