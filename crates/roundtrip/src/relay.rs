@@ -393,11 +393,6 @@ impl Relay {
         self.rebuilds.clone()
     }
 
-    /// What its listeners of chains have done since their start, by name; for whoever counts.
-    pub fn listeners(&self) -> BTreeMap<String, Arc<FollowerStats>> {
-        self.followers.iter().map(|(name, following)| (name.clone(), following.stats.clone())).collect()
-    }
-
     /// The listeners of chains, by name, for whoever watches them.
     pub fn followers(&self) -> BTreeMap<String, Following> {
         self.followers.clone()

@@ -365,7 +365,7 @@ impl RoutePlan {
             let source = Arc::new(self.source(chain, feed)?);
             let listener = listener(name, origin);
             relay = relay.follow(&listener, origin, source.clone(), &[name], options);
-            if let Some(stats) = relay.listeners().remove(&listener) {
+            if let Some(stats) = relay.followers().remove(&listener).map(|following| following.stats) {
                 telemetry.watch_listener(WatchedListener { name: listener, chain: origin.clone(), source, stats });
             }
         }

@@ -108,7 +108,6 @@ pub struct FollowerStats {
     read_time_ms: AtomicU64,
     head: AtomicU64,
     finalized: AtomicU64,
-    head: AtomicU64,
     stall: Mutex<Option<Stall>>,
 }
 
@@ -153,11 +152,6 @@ impl FollowerStats {
     /// The time of that block, by its chain; 1970 before the first.
     pub fn read_time(&self) -> UnixMs {
         UnixMs(self.read_time_ms.load(Ordering::Relaxed))
-    }
-
-    /// The newest block that the source named.
-    pub fn head(&self) -> Height {
-        Height(self.head.load(Ordering::Relaxed))
     }
 
     /// The newest final block that the source named.
@@ -355,7 +349,6 @@ impl Follower {
         }
         self.stats.head.store(tips.head.height.0, Ordering::Relaxed);
         self.stats.finalized.store(tips.finalized.height.0, Ordering::Relaxed);
-        self.stats.head.store(tips.head.height.0, Ordering::Relaxed);
         let reach =
             Reach { first: self.options.from_block, range: self.options.range, window_max: self.options.window_max };
         match decide::look(&known.window, &tips, reach) {
