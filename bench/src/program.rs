@@ -16,7 +16,7 @@ use roundtrip::store::op::Define;
 use roundtrip::store::{Options, Store, StoreExt, open};
 use roundtrip::testkit::servers::PostgresServer;
 use roundtrip_client::{Settings, Worker};
-use roundtrip_server::api::{Api, Intake, Limits, Manners, limited, serve};
+use roundtrip_server::api::{Api, Intake, Limits, Manners, Premises, limited, serve};
 use roundtrip_server::telemetry::{Scope, Telemetry};
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
@@ -44,7 +44,7 @@ type Failure = Box<dyn std::error::Error>;
 
 fn api(store: Arc<dyn Store>) -> Router {
     let intake = Intake { submit: true, path: None, forms: false, identity: Identity::Given };
-    let intakes = BTreeMap::from([(route().to_string(), intake)]);
+    let routes = BTreeMap::from([(route().to_string(), intake)]);
     let manners = Manners {
         keys: None,
         calls_per_second: None,
@@ -53,7 +53,8 @@ fn api(store: Arc<dyn Store>) -> Router {
     };
     // As the program runs it: everything is counted.
     let telemetry = Telemetry::start(store.clone(), Arc::new(SystemClock::new()), Scope::default(), None);
-    let router = Api::new(store, intakes, BTreeMap::new(), manners, telemetry.clone(), Shutdown::new()).router();
+    let premises = Arc::new(Premises { routes, ..Premises::default() });
+    let router = Api::new(store, premises, manners, telemetry.clone(), Shutdown::new()).router();
     telemetry.counted(router)
 }
 

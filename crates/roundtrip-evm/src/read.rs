@@ -15,9 +15,9 @@ use crate::endpoint::{Endpoint, by_health};
 use crate::mapping::Mapping;
 use crate::rpc::{CallError, Finality, Rpc};
 use crate::sender::call::{BadFunction, parse};
-use crate::sender::why::revert_text;
 use crate::sender::outcomes::{Outcome, Outcomes};
 use crate::sender::reception::{Estimate, estimate};
+use crate::sender::why::revert_text;
 
 /// On which block a contract is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

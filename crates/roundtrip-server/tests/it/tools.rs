@@ -66,10 +66,11 @@ crashes_max = 100
 [routes.bad.work]
 internal = ["127.0.0.1"]
 concurrency = 4
-timeout = "500ms"
+{timeout}
 {bad}
 "#,
-            good.url("/")
+            good.url("/"),
+            timeout = if bad.contains("timeout") { "" } else { "timeout = \"500ms\"" },
         );
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("squares.binpb"), descriptors()).unwrap();
@@ -317,6 +318,7 @@ async fn a_tool_that_is_not_well_is_given_no_work() {
 }
 
 const SQUARES: &str = r#"
+timeout = "20s"
 input = { request_id = "/id", n = "/request/n" }
 
 [routes.bad.work.grpc]

@@ -48,7 +48,7 @@ async fn any_method_is_called_with_json_and_answers_with_json() {
     for descriptions in [Some(from_file), None] {
         let by_reflection = descriptions.is_none();
         let options = GrpcOptions::default();
-        let tool = GrpcTool::new(&web(), &[url.clone()], method("Square"), descriptions, options).unwrap();
+        let tool = GrpcTool::new(&web(), std::slice::from_ref(&url), method("Square"), descriptions, options).unwrap();
         assert_eq!(tool.probe().await, Ok(()));
         let desk = Desk::of(tool).await;
         let answer = desk.ask(&json!({"requestId": "a", "n": "3000000000"})).await;
@@ -165,7 +165,7 @@ async fn both_sides_show_who_they_are() {
         let tls = ClientTls { trusted: Some(trusted.pem().into_bytes()), own: shown };
         let web = Web::new(Allowed::read(&["127.0.0.1".into(), "::1".into()]).unwrap(), tls).unwrap();
         let pool = Some(read_descriptors(&descriptors()).unwrap());
-        GrpcTool::new(&web, &[url.clone()], method("Square"), pool, GrpcOptions::default()).unwrap()
+        GrpcTool::new(&web, std::slice::from_ref(&url), method("Square"), pool, GrpcOptions::default()).unwrap()
     };
     let client = |authority| Some(certificate(authority, ExtendedKeyUsagePurpose::ClientAuth));
     let desk = Desk::of(tool(&own, client(&own))).await;

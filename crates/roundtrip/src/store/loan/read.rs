@@ -83,9 +83,7 @@ async fn fetch<L: Lender>(
         | Query::Cursor(_)
         | Query::Cursors
         | Query::Origins
-        | Query::Seat(_) => {
-            Ok(Fetched::default())
-        }
+        | Query::Seat(_) => Ok(Fetched::default()),
     }
 }
 
