@@ -181,7 +181,7 @@ impl Painter {
     fn signed(&self, lane: usize, nonce: u64, ready: &ReadyDelivery, bumps: u32) -> SignedAttempt {
         let input: Bytes = self.call.call(std::slice::from_ref(ready)).unwrap().data;
         let max_fee = 18 * GWEI * 11u128.pow(bumps) / 10u128.pow(bumps);
-        let fees = Fees { max_fee, tip: GWEI * u128::from(bumps + 1) };
+        let fees = Fees { max_fee, tip: Some(GWEI * u128::from(bumps + 1)) };
         let call = Call { chain_id: 8453, nonce, to: TxKind::Call(CONTRACT), input, gas_limit: 150_000, fees };
         let raw = call.sign(&dev_key(lane)).unwrap();
         SignedAttempt { hash: AttemptHash(raw.hash.0), kind: AttemptKind::Carry, bytes: raw.bytes.0 }
