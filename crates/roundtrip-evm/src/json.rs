@@ -57,6 +57,12 @@ pub(crate) fn quoted(text: &str) -> String {
     Value::from(text).to_string()
 }
 
+/// A value as a document, for where there are few; `fields` name the parts of a tuple.
+pub(crate) fn shown(value: &DynSolValue, fields: &[Param]) -> Value {
+    let mut json = Json::default();
+    serde_json::from_slice(json.value(value, &Shape::of(fields)).text()).expect("what is written here is JSON")
+}
+
 /// A text of JSON, and what makes the next one cheaper to write.
 #[derive(Debug, Default)]
 pub(crate) struct Json {

@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 
 use crate::abi;
 use crate::endpoint::{Endpoint, by_health};
+use crate::json::shown;
 use crate::mapping::Mapping;
 use crate::rpc::{CallError, Finality, Rpc};
 use crate::sender::call::{BadFunction, parse};
@@ -160,8 +161,8 @@ impl ContractRead {
             ReadError::Unreadable(if none.is_empty() { error.to_string() } else { none.to_owned() })
         })?;
         Ok(match (&values[..], &self.function.outputs[..]) {
-            ([value], [output]) if output.name.is_empty() => abi::to_json(value, &output.components),
-            _ => abi::to_json(&DynSolValue::Tuple(values), &self.function.outputs),
+            ([value], [output]) if output.name.is_empty() => shown(value, &output.components),
+            _ => shown(&DynSolValue::Tuple(values), &self.function.outputs),
         })
     }
 

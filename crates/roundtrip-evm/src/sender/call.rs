@@ -12,6 +12,7 @@ use serde_json::Value;
 
 use super::arguments::Asked;
 use crate::abi;
+use crate::json::shown;
 use crate::listener::EventSignature;
 use crate::mapping::Mapping;
 
@@ -192,7 +193,7 @@ impl ContractCall {
             return None;
         }
         let values = self.function.abi_decode_input(arguments).ok()?;
-        Some((self.function.signature(), abi::to_json(&DynSolValue::Tuple(values), &self.function.inputs)))
+        Some((self.function.signature(), shown(&DynSolValue::Tuple(values), &self.function.inputs)))
     }
 
     /// One of the elements that a call carries.
