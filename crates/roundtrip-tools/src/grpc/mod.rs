@@ -185,6 +185,8 @@ impl GrpcTool {
                     Some(answer) => return Ok(answer.clone()),
                     None => tokio::time::sleep(poll.every).await,
                 },
+                // Whatever became of it, a question can be asked again.
+                Err(status) if is_silence(&status) => return Err(silent(&status)),
                 Err(status) if poll.unknown.contains(&status.code()) => {
                     match self.unary(shard, &self.method, submits, asked.clone(), errand).await {
                         Ok(_taken) => {}
@@ -194,9 +196,7 @@ impl GrpcTool {
                     }
                     tokio::time::sleep(poll.every).await;
                 }
-                Err(status) if poll.pending.contains(&status.code()) && !is_silence(&status) => {
-                    tokio::time::sleep(poll.every).await
-                }
+                Err(status) if poll.pending.contains(&status.code()) => tokio::time::sleep(poll.every).await,
                 Err(status) => return Err(self.failed(&status)),
             }
         }
@@ -232,8 +232,11 @@ impl GrpcTool {
     }
 
     fn failed(&self, status: &Status) -> Trouble {
-        if is_silence(status) {
-            return Trouble::unavailable(format!("it cannot be reached: {}", cause(status)));
+        match (is_silence(status), status.code()) {
+            (true, Code::Unavailable) => return silent(status),
+            // It may have been asked, and may have broken over it.
+            (true, _) => return Trouble::retry(format!("the connection broke: {}", cause(status))),
+            (false, _) => {}
         }
         Trouble::new(self.options.codes.meaning(status.code()), format!("the service answered {}", said(status)))
     }
@@ -243,7 +246,11 @@ impl GrpcTool {
 fn is_silence(status: &Status) -> bool {
     let first = std::error::Error::source(status);
     let mut causes = std::iter::successors(first, |error| error.source());
-    status.code() == Code::Unavailable && causes.any(|error| error.is::<tonic::transport::Error>())
+    causes.any(|error| error.is::<tonic::transport::Error>())
+}
+
+fn silent(status: &Status) -> Trouble {
+    Trouble::unavailable(format!("it cannot be reached: {}", cause(status)))
 }
 
 /// A status as a person reads it.
