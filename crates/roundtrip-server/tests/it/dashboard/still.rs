@@ -352,7 +352,9 @@ async fn leave(painter: &mut Painter) -> RequestId {
     painter.each(mined.iter().map(|slot| painter.sight(0, slot, ParcelStage::Assigned, 0)).collect()).await;
     painter.each(mined[..3].iter().map(|slot| painter.sight(0, slot, ParcelStage::Included, 1)).collect()).await;
     let outside_next = Nonce(painter.lanes[0].2 + 3);
-    painter.apply(LaneOrder { lane: name.clone(), order: Order::Reconcile { outside_next } }).await;
+    for order in [Order::Observe { outside_next }, Order::Reconcile { outside_next }] {
+        painter.apply(LaneOrder { lane: name.clone(), order }).await;
+    }
     painter.lanes[0].2 += 3;
     let dearer = painter.ready(1).await;
     let flying = painter.assign(0, 5).await;
