@@ -55,6 +55,8 @@ export async function draw(element, times, lines, unit) {
   known?.plot.destroy();
   known?.watch.disconnect();
   const say = unit === "ms" ? span : rate;
+  // Marks are at even distances, so none of them may be rounded to another.
+  const mark = (tick) => (tick >= (unit === "ms" ? 1000 : 10) ? say(tick) : `${+tick.toFixed(2)}${unit === "ms" ? " ms" : "/s"}`);
   const axis = { stroke: color("--ink-2"), font: "11px system-ui", ticks: { show: false }, grid: { stroke: color("--line"), width: 1 } };
   const plot = new uPlot(
     {
@@ -72,7 +74,7 @@ export async function draw(element, times, lines, unit) {
           size: 30,
           values: (plot, ticks) => ticks.map((at) => axisTime(at * 1000, plot.scales.x.max - plot.scales.x.min)),
         },
-        { ...axis, size: 64, values: (_, ticks) => ticks.map((tick) => (tick === 0 ? "0" : say(tick))) },
+        { ...axis, size: 64, values: (_, ticks) => ticks.map((tick) => (tick === 0 ? "0" : mark(tick))) },
       ],
       series: [
         {

@@ -55,6 +55,10 @@ async fn store(loaded: &Loaded) -> Option<Fault> {
     let _closed = tokio::time::timeout(STORE_WITHIN, store.close()).await;
     match answer {
         Ok(Ok(_)) => None,
+        // A read changes nothing: that its answer was lost says only that nobody answered.
+        Ok(Err(StoreError::Unknown)) => {
+            fault("nobody answers there: is it running, and is the address right?".to_owned())
+        }
         Ok(Err(error)) => fault(error.to_string()),
         Err(_) => fault(format!("the store did not answer within {} s", STORE_WITHIN.as_secs())),
     }

@@ -50,13 +50,13 @@ impl Page {
         let answer = tokio::time::timeout(PAGE_WITHIN, self.web.get(url, self.bytes_max)).await.map_err(late)?;
         let answer = answer.map_err(|error| match error {
             WebError::Forbidden(_) if !self.is_fixed() => Trouble::fatal(error.to_string()),
-            WebError::TooLarge(_) => Trouble::retry(error.to_string()),
             error => Trouble::unavailable(error.to_string()),
         })?;
         if let Some(meaning) = meaning(answer.status, &Statuses::new()) {
             return Err(Trouble::new(meaning, format!("its page answered {}", answer.status)));
         }
-        serde_json::from_slice(&answer.body).map_err(|error| Trouble::retry(format!("its page is no JSON: {error}")))
+        let page = answer.body.map_err(|error| Trouble::retry(error.to_string()))?;
+        serde_json::from_slice(&page).map_err(|error| Trouble::retry(format!("its page is no JSON: {error}")))
     }
 }
 

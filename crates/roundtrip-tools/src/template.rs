@@ -6,6 +6,8 @@
 
 use std::fmt::Write;
 
+use hyper::Uri;
+use hyper::http::uri::Authority;
 use serde_json::Value;
 
 /// A URL with places.
@@ -50,7 +52,10 @@ impl UrlTemplate {
             Some(Part::Text(first)) if template.parts.len() > 1 && !has_path(first) => Err(format!(
                 "{text:?}: a place may not stand for the host: write the host, or a place for all of the URL"
             )),
-            Some(_) => Ok(template),
+            Some(_) => match template.fixed() {
+                Some(url) => callable(url).map(|()| template.clone()),
+                None => Ok(template),
+            },
             None => Err("no URL is written".to_owned()),
         }
     }
@@ -86,7 +91,21 @@ impl UrlTemplate {
                 }
             }
         }
+        callable(&url)?;
         Ok(url)
+    }
+}
+
+/// Whether a URL can be called at all: what cannot be would be tried for ever, or elsewhere.
+fn callable(url: &str) -> Result<(), String> {
+    let read: Option<Uri> = url.parse().ok();
+    let is_web = |url: &Uri| matches!(url.scheme_str(), Some("http" | "https"));
+    // A port that is no port is none to whoever reads it, and would become the usual one.
+    let is_whole =
+        |at: &Authority| !at.host().is_empty() && (at.as_str().ends_with(at.host()) || at.port_u16().is_some());
+    match read.filter(is_web).is_some_and(|url| url.authority().is_some_and(is_whole)) {
+        true => Ok(()),
+        false => Err("it is no URL of a web server: http or https, a host, and a port up to 65535 if any".to_owned()),
     }
 }
 
@@ -132,6 +151,20 @@ mod tests {
     }
 
     #[test]
+    fn whom_a_request_names_can_be_called_or_is_refused() {
+        let named =
+            |url: &str| UrlTemplate::read("{request/url}", &KNOWN).unwrap().fill(&json!({"request": {"url": url}}));
+        for url in ["http://h", "https://h:8443/x?y=z", "http://[::1]:80/", "http://me@h/x"] {
+            assert!(named(url).is_ok(), "{url}");
+        }
+        for url in
+            ["javascript:1", "file:///etc/passwd", "http://1.2.3.4:99999/", "http://h:/", "/x", "h", "http://a b/"]
+        {
+            assert!(named(url).unwrap_err().contains("no URL of a web server"), "{url}");
+        }
+    }
+
+    #[test]
     fn what_is_no_url_says_why() {
         for (text, part) in [
             ("", "no URL"),
@@ -140,6 +173,8 @@ mod tests {
             ("https://h/{answer/x}", "nobody knows {answer/x}"),
             ("https://{request/host}/x", "may not stand for the host"),
             ("https://tools{request/host}", "may not stand for the host"),
+            ("http://h:99999/x", "no URL of a web server"),
+            ("http:///x", "no URL of a web server"),
         ] {
             let told = UrlTemplate::read(text, &KNOWN).unwrap_err();
             assert!(told.contains(part), "{text}: {told}");

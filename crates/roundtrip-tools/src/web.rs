@@ -90,17 +90,20 @@ pub(crate) enum WebError {
     /// It may have been asked.
     #[error("the connection broke: {0}")]
     Broken(String),
-    /// More than may be read.
-    #[error("an answer of more than {0} bytes")]
-    TooLarge(usize),
 }
 
 /// What was answered.
 pub(crate) struct WebAnswer {
     pub(crate) status: u16,
     pub(crate) headers: HeaderMap,
-    pub(crate) body: Bytes,
+    /// What was said, if it is no longer than may be read. A status stands however much is said with it.
+    pub(crate) body: Result<Bytes, TooLarge>,
 }
+
+/// More was said than may be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("an answer of more than {0} bytes")]
+pub(crate) struct TooLarge(usize);
 
 /// Calls over HTTP to addresses that may be called; clones share connections.
 #[derive(Clone)]
@@ -151,11 +154,12 @@ impl Web {
             forbidden.unwrap_or(if error.is_connect() { WebError::Unreachable(why) } else { WebError::Broken(why) })
         })?;
         let (head, body) = answer.into_parts();
-        let body = Limited::new(body, bytes_max).collect().await.map_err(|error| match error.downcast_ref() {
-            Some(LengthLimitError { .. }) => WebError::TooLarge(bytes_max),
-            None => WebError::Broken(cause(&*error)),
-        })?;
-        Ok(WebAnswer { status: head.status.as_u16(), headers: head.headers, body: body.to_bytes() })
+        let body = match Limited::new(body, bytes_max).collect().await {
+            Ok(body) => Ok(body.to_bytes()),
+            Err(error) if error.is::<LengthLimitError>() => Err(TooLarge(bytes_max)),
+            Err(error) => return Err(WebError::Broken(cause(&*error))),
+        };
+        Ok(WebAnswer { status: head.status.as_u16(), headers: head.headers, body })
     }
 }
 

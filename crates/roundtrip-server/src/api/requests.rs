@@ -191,8 +191,11 @@ impl Api {
     /// How a request stands after this long at the most, or as soon as it is answered.
     async fn waited(&self, id: RequestId, wait: Option<Duration>) -> Result<Option<WireRequest>, Problem> {
         if let Some(wait) = wait {
-            // How it stands is read below, whether the wait ended or not.
-            let _waited = tokio::time::timeout(wait, self.submitter.answered(id)).await;
+            // How it stands is read below, however the wait ended. One that goes on would hold up a stop.
+            tokio::select! {
+                _waited = tokio::time::timeout(wait, self.submitter.answered(id)) => {}
+                () = self.shutdown.cancelled() => {}
+            }
         }
         Ok(self.store.get(id).await?.map(WireRequest::from))
     }

@@ -7,7 +7,7 @@ use super::desk::at;
 use super::given::Reach;
 use super::show;
 use crate::api::watch::Diagnosis;
-use crate::doctor::Level;
+use crate::doctor::{Finding, Level};
 
 /// The exit code where somebody should look.
 const LOOK: u8 = 3;
@@ -16,7 +16,12 @@ const BAD: u8 = 4;
 
 /// Looks, and says what was found.
 pub(super) async fn examine(reach: &Reach) -> anyhow::Result<ExitCode> {
-    let found: Diagnosis = at(reach, async |desk| desk.get("/v1/doctor").await).await?;
+    let (mut found, runs): (Diagnosis, bool) =
+        at(reach, async |desk| Ok((desk.get("/v1/doctor").await?, desk.is_instance()))).await?;
+    if !runs {
+        let well = found.findings.iter().position(|finding| finding.level == Level::Well);
+        found.findings.insert(well.unwrap_or(found.findings.len()), nobody());
+    }
     show::print(reach.json, &found, told)?;
     let worst = found.findings.iter().map(|finding| finding.level).max().unwrap_or(Level::Well);
     Ok(match worst {
@@ -24,6 +29,16 @@ pub(super) async fn examine(reach: &Reach) -> anyhow::Result<ExitCode> {
         Level::Look => ExitCode::from(LOOK),
         Level::Bad => ExitCode::from(BAD),
     })
+}
+
+/// Where no instance answers, the store may be well and nothing gets done.
+fn nobody() -> Finding {
+    Finding {
+        level: Level::Look,
+        about: "instance".to_owned(),
+        found: "none answers, and the store alone was looked at".to_owned(),
+        to_do: Some("start it with `roundtrip run`, or say where it is with --url".to_owned()),
+    }
 }
 
 fn told(found: &Diagnosis) -> String {

@@ -140,7 +140,10 @@ fn act(action: Action) -> anyhow::Result<ExitCode> {
     match action {
         Action::Init { file } => {
             init::write(&file)?;
-            println!("{} is written: edit it, then `roundtrip check` and `roundtrip run`", file.display());
+            show::say(&format!(
+                "{} is written: edit it, then `roundtrip check` and `roundtrip run`\n",
+                file.display()
+            ))?;
         }
         Action::Check { given, offline } => {
             let (loaded, folder) = given.load()?;
@@ -148,7 +151,7 @@ fn act(action: Action) -> anyhow::Result<ExitCode> {
             if !offline {
                 runtime()?.block_on(check::online(&loaded, &plan))?;
             }
-            println!("{}: {}", given.file().display(), check::summary(&loaded.config));
+            show::say(&format!("{}: {}\n", given.file().display(), check::summary(&loaded.config)))?;
         }
         Action::Run { given, only } => {
             let (loaded, folder) = given.load()?;
@@ -166,12 +169,14 @@ fn act(action: Action) -> anyhow::Result<ExitCode> {
         Action::Doctor { reach } => return runtime()?.block_on(doctor::examine(&reach)),
         Action::Top { once, every, reach } => runtime()?.block_on(top::show(&reach, once, *every))?,
         Action::Completions { shell } => {
-            clap_complete::generate(shell, &mut Command::command(), "roundtrip", &mut std::io::stdout());
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Command::command(), "roundtrip", &mut script);
+            show::say(&String::from_utf8_lossy(&script))?;
         }
-        Action::Schema => println!("{}", serde_json::to_string_pretty(&config::schema())?),
-        Action::Metrics => print!("{}", telemetry::list::reference()),
-        Action::Reference { cli: false } => print!("{}", config::reference()),
-        Action::Reference { cli: true } => print!("{}", reference::of(Command::command())),
+        Action::Schema => show::say(&format!("{}\n", serde_json::to_string_pretty(&config::schema())?))?,
+        Action::Metrics => show::say(&telemetry::list::reference())?,
+        Action::Reference { cli: false } => show::say(&config::reference())?,
+        Action::Reference { cli: true } => show::say(&reference::of(Command::command()))?,
     }
     Ok(ExitCode::SUCCESS)
 }

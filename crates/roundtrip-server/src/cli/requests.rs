@@ -358,7 +358,15 @@ impl Submit {
             let said = desk.call(Method::POST, &path, &headers, payload).await?;
             let place = desk.place().to_owned();
             match waits {
-                true => show::print(json, &desk.read::<WireRequest>(said)?, answered),
+                true => {
+                    let request = desk.read::<WireRequest>(said)?;
+                    let done = request.response.is_some() || word(&request.state) == "settled";
+                    // What is no answer must not stand where a script reads one.
+                    ensure!(done || json, "{}", answered(&request).trim_end());
+                    show::print(json, &request, answered)?;
+                    ensure!(done, "{}", answered(&request).trim_end());
+                    Ok(())
+                }
                 false => show::print(json, &desk.read::<Accepted>(said)?, |accepted| {
                     format!("{} {}, at {place}\n", accepted.id, accepted.admission)
                 }),

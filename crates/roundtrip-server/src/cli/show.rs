@@ -1,9 +1,10 @@
 //! What people and programs read: tables, ages, JSON; and bars while something takes long.
 
-use std::fmt::Write;
-use std::io::IsTerminal;
+use std::fmt::Write as _;
+use std::io::{ErrorKind, IsTerminal, Write as _};
 use std::time::Duration;
 
+use anyhow::Context;
 use indicatif::{ProgressBar, ProgressStyle};
 use roundtrip::clock::{Clock, SystemClock};
 use serde::Serialize;
@@ -51,10 +52,18 @@ impl std::fmt::Display for Table {
 /// Prints JSON if it is wanted, or else what a person reads.
 pub(super) fn print<T: Serialize>(json: bool, value: &T, table: impl FnOnce(&T) -> String) -> anyhow::Result<()> {
     match json {
-        true => println!("{}", serde_json::to_string_pretty(value)?),
-        false => print!("{}", table(value)),
+        true => say(&format!("{}\n", serde_json::to_string_pretty(value)?)),
+        false => say(&table(value)),
     }
-    Ok(())
+}
+
+/// Writes to standard output. Whoever reads it may have had enough, which is no fault.
+pub(super) fn say(text: &str) -> anyhow::Result<()> {
+    let mut out = std::io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
+        written => written.context("standard output takes nothing"),
+    }
 }
 
 /// Now, in milliseconds since 1970.

@@ -170,7 +170,7 @@ async fn copy(place: &Place, to: &str) -> anyhow::Result<ExitCode> {
     };
     show::print(place.json, &done, |done| {
         format!(
-            "{copied}\nnow set store.url to {}, and never start {} again: two stores would do everything twice\n",
+            "{copied}\nstart only one of the two, or everything is done twice: to move, set store.url to {} and never start {} again; as a backup, keep it\n",
             done.to, done.from
         )
     })?;

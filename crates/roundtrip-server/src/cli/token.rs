@@ -4,6 +4,7 @@ use anyhow::{Context, ensure};
 use clap::Subcommand;
 
 use super::given::Given;
+use super::show;
 use crate::api::auth;
 use crate::run::read_secret;
 
@@ -46,7 +47,7 @@ impl Token {
         ensure!(auth::is_name(&name), "{name:?} is no name: 1 to 128 bytes and no line breaks");
         ensure!(!ttl.is_zero(), "a token of no length is good for nothing: say --ttl 1h");
         let token = auth::sign(secret.reveal().as_bytes(), &name, &role, ttl.into())?;
-        println!("{}", if link { auth::link(&address, &token) } else { token });
+        show::say(&format!("{}\n", if link { auth::link(&address, &token) } else { token }))?;
         Ok(())
     }
 }

@@ -4,6 +4,7 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
+use reqwest::Method;
 use serde_json::json;
 
 use super::program::{PROGRAM, Program};
@@ -177,6 +178,21 @@ async fn silent_callers_do_not_hold_up_a_stop() {
     let stopped = tokio::task::spawn_blocking(move || program.stop()).await.unwrap();
     assert!(stopped.contains("stopped"), "{stopped}");
     drop(silent);
+}
+
+/// Whoever waits for an answer is told how it stands.
+#[tokio::test]
+async fn whoever_waits_for_an_answer_does_not_hold_up_a_stop() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = Program::start(folder.path(), "[store]\nurl = \"memory:\"\n[routes.idle]\n");
+    let asks = program.call(Method::POST, "/v1/routes/idle/requests?wait=50s").body("1");
+    let waiting = tokio::spawn(asks.header("content-type", "application/json").send());
+    while program.get("/v1/counts").await.1["counts"][0]["requests"] != 1 {
+        tokio::task::yield_now().await;
+    }
+    let stopped = tokio::task::spawn_blocking(move || program.stop()).await.unwrap();
+    assert!(stopped.contains("stopped") && !stopped.contains("cut off"), "{stopped}");
+    assert!(waiting.await.unwrap().unwrap().text().await.unwrap().contains("queued"));
 }
 
 /// A store that is away is waited for, until somebody says stop.

@@ -100,7 +100,7 @@ impl HttpTool {
         if let Some(url) = self.url.fixed() {
             // Whatever it answers to this, it is there.
             match self.web.get(url, self.options.answer_bytes_max).await {
-                Ok(_) | Err(WebError::TooLarge(_) | WebError::Broken(_)) => {}
+                Ok(_) | Err(WebError::Broken(_)) => {}
                 Err(error) => return Err(error.to_string()),
             }
         }
@@ -162,7 +162,7 @@ impl HttpTool {
             // Where requests say whom to call, one that names the inside says so for ever.
             WebError::Forbidden(_) if self.url.fixed().is_none() => Trouble::fatal(text),
             WebError::Forbidden(_) | WebError::Unreachable(_) => Trouble::unavailable(text),
-            WebError::Broken(_) | WebError::TooLarge(_) => Trouble::retry(text),
+            WebError::Broken(_) => Trouble::retry(text),
         }
     }
 
@@ -186,7 +186,8 @@ impl HttpTool {
 /// The answer in a body, if it is one.
 async fn answered(answer: WebAnswer, definition: &Definition) -> Result<Payload, Trouble> {
     const NOTHING: u16 = 204;
-    let body = if answer.status == NOTHING { Bytes::from_static(b"null") } else { answer.body };
+    let said = answer.body.map_err(|error| Trouble::retry(error.to_string()))?;
+    let body = if answer.status == NOTHING { Bytes::from_static(b"null") } else { said };
     let value: Value = serde_json::from_slice(&body)
         .map_err(|error| Trouble::retry(format!("the tool's answer is no JSON: {error}")))?;
     if let Some(schema) = &definition.output {

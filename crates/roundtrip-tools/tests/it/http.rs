@@ -140,6 +140,18 @@ async fn a_definition_that_cannot_be_used_is_waited_for() {
 }
 
 #[tokio::test]
+async fn a_status_means_the_same_however_much_is_said_with_it() {
+    let page = "x".repeat(4 << 20);
+    let server =
+        HttpServer::in_turn(vec![says(503, &page), says(503, &page), says(503, &page), says(400, &page)]).await;
+    let options = HttpOptions { answer_bytes_max: 1000, ..HttpOptions::default() };
+    let desk = Desk::of(tool_with(web(), &server.url("/"), options)).await;
+    let ending = desk.ask(&json!({})).await;
+    assert_eq!(ending, Err("the tool answered 400".to_owned()), "three refusals cost no attempt of two");
+    assert_eq!(server.asked().len(), 4);
+}
+
+#[tokio::test]
 async fn an_answer_without_an_end_is_cut_off() {
     let server = HttpServer::answering(|_| says(200, &"x".repeat(4 << 20))).await;
     let options = HttpOptions { answer_bytes_max: 1000, ..HttpOptions::default() };

@@ -100,7 +100,7 @@ async fn a_store_on_a_server_is_worked_on_beside_its_instance() {
         assert_eq!(shell.says(&["dead", "retry", "--all", "--yes", "--store", &url]), "1 dead letter retried\n");
         assert_eq!(program.lease("work").await["id"], letter, "the instance hands it out");
         let found = shell.run(&["doctor"]);
-        assert!(found.out.contains("well  store on ") && found.code == Some(0), "{url}: {found:?}");
+        assert!(found.out.contains("well  store on ") && found.code == Some(3), "{url}: {found:?}");
     }
 }
 

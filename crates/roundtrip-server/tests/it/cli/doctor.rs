@@ -30,7 +30,8 @@ async fn the_exit_code_tells_and_findings_say_what_to_do() {
     let lines: Vec<&str> = bad.out.lines().collect();
     assert_eq!(lines[0], "BAD   route small: it is full and takes nothing more: 2 of 2 places are taken");
     assert!(lines[1].trim_start().starts_with("→ see where they are"), "{bad:?}");
-    assert!(bad.out.ends_with("1 bad, 1 to look at\n"), "{bad:?}");
+    assert!(bad.out.ends_with("1 bad, 2 to look at\n"), "{bad:?}");
+    assert!(bad.out.contains("LOOK  instance: none answers"), "{bad:?}");
     let refused = Shell::alone(folder.path()).run(&["doctor", "--store", "sqlite:missing.db"]);
     assert_eq!(refused.code, Some(1), "{refused:?}");
 }

@@ -151,7 +151,8 @@ async fn every_noun_at_an_instance_and_on_its_store() {
     let shell = Shell::beside(folder.path(), &program);
     everything(&shell, "a", &letter_a);
     let waiting = shell.run(&["requests", "submit", "a", "1", "--wait", "1ms"]);
-    assert!(waiting.out.contains("is queued"), "{waiting:?}");
+    assert!(waiting.err.contains("is queued") && waiting.out.is_empty(), "{waiting:?}");
+    assert_eq!(waiting.code, Some(1), "what is no answer is no success");
     assert!(program.stop().contains("\"by\":\"anybody\",\"act\":\"retry\""), "what a person does is in the log");
     let shell = Shell::alone(folder.path());
     everything(&shell, "b", &letter_b);

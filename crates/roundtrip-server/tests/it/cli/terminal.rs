@@ -56,3 +56,13 @@ fn long_work_shows_a_bar() {
     assert!(shown.contains("records checked:"), "{shown}");
     assert!(checked.wait().unwrap().success());
 }
+
+/// Whoever reads may have had enough.
+#[test]
+fn a_reader_that_goes_away_is_no_fault() {
+    let child = Command::new(PROGRAM).args(["reference"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    let mut child = child.unwrap();
+    drop(child.stdout.take());
+    let ended = child.wait_with_output().unwrap();
+    assert!(ended.status.success() && ended.stderr.is_empty(), "{ended:?}");
+}
