@@ -1,4 +1,4 @@
-//! From JSON to what contracts speak; [`Json`](crate::json::Json) writes the way back.
+//! From JSON to what contracts speak; `json.rs` writes the way back.
 //!
 //! Integers are decimal strings, since many readers of JSON round beyond 2^53; bytes and
 //! addresses are hexadecimal strings; tuples are objects where all their fields have

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! One file for each noun. Failure modes: whatever fails is told in one line on standard error, with
-//! what it happened to and what to do, and the exit code is 1; [`doctor`] has codes of its own.
+//! what it happened to and what to do, and the exit code is 1; `doctor` has codes of its own.
 
 mod dead;
 mod desk;
