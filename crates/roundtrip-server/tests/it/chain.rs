@@ -16,6 +16,7 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use super::program::Program;
+use super::tool::{HttpServer, says};
 
 const REQUESTS: usize = 60;
 const LANES: [usize; 2] = [8, 9];
@@ -180,13 +181,28 @@ async fn one_process_does_all_and_is_killed_on_the_way() {
     }
 }
 
-/// Every role is a process of its own; each is killed while the others work.
+/// Every role is a process of its own; each is killed while the others work. A worker that pulls and a tool
+/// that is called share the work.
 async fn roles_apart(store: &str) {
     let (site, folder) = (Site::ready(200).await, tempfile::tempdir().unwrap());
-    let config = site.config(store);
-    let roles = ["listen", "send", "api"];
+    let tool = HttpServer::answering(|asked| {
+        let payload: Bytes = asked.body["payload"].as_str().unwrap().parse().unwrap();
+        says(200, &json!({"content": keccak256(&payload), "answer": answer_to(&payload)}).to_string())
+    })
+    .await;
+    let config = format!(
+        r#"{}
+[routes.board.work]
+internal = ["127.0.0.1"]
+http.url = "{}"
+input = {{ payload = "/request/args/payload" }}
+"#,
+        site.config(store),
+        tool.url("/"),
+    );
+    let roles = ["listen", "work", "send", "api"];
     let mut programs: Vec<Program> = roles.iter().map(|role| site.start(folder.path(), &config, &[role])).collect();
-    let (address, api) = watch::channel(programs[2].base().to_owned());
+    let (address, api) = watch::channel(programs[3].base().to_owned());
     let worker = tokio::spawn(work(api));
     let payloads = payloads();
     let mut submitter = site.ask(&payloads);
@@ -194,11 +210,12 @@ async fn roles_apart(store: &str) {
         submitter.wait_until(|far| far.deep * (roles.len() + 1) >= REQUESTS * (at + 1)).await;
         programs.remove(at).kill();
         programs.insert(at, site.start(folder.path(), &config, &[role]));
-        address.send(programs[2].base().to_owned()).unwrap();
+        address.send(programs[3].base().to_owned()).unwrap();
     }
     submitter.finish().await.unwrap();
     site.settled(&payloads).await;
     worker.abort();
+    assert!(!tool.asked().is_empty(), "the tool had a part in it");
     programs.into_iter().for_each(|program| assert!(program.stop().contains("stopped")));
 }
 
