@@ -1,10 +1,13 @@
 //! Who may call what: one test over every call that the API describes.
 
+use std::process::Command;
 use std::time::Duration;
 
+use base64::Engine;
+use jsonwebtoken::{Algorithm, EncodingKey, Header};
 use reqwest::{Method, StatusCode};
 use roundtrip_server::api::auth::{Role, sign};
-
+use serde_json::json;
 use tonic::Code;
 
 use super::program::Program;
@@ -146,4 +149,32 @@ async fn a_caller_that_calls_too_often_is_told_to_come_later() {
     let refused = refused.expect("nobody was refused");
     assert_eq!(refused.headers()["retry-after"].to_str().unwrap(), "1");
     assert_eq!(call("calm").await.status(), StatusCode::OK, "others have an allowance of their own");
+}
+
+/// Where the program has a public key alone, only the holder of the other one signs.
+#[tokio::test]
+async fn a_public_key_takes_what_its_holder_signed_and_nothing_else() {
+    let folder = tempfile::tempdir().unwrap();
+    let make = "openssl genpkey -algorithm ed25519 -out key.pem && openssl pkey -in key.pem -pubout -out public.pem";
+    let made = Command::new("sh").args(["-c", make]).current_dir(folder.path()).status().unwrap();
+    assert!(made.success(), "openssl: {made}");
+    let read = |name: &str| std::fs::read(folder.path().join(name)).unwrap();
+    let claims = json!({"sub": "v", "exp": u32::MAX, "roles": ["viewer"]});
+    let signed = |algorithm, key: &EncodingKey| jsonwebtoken::encode(&Header::new(algorithm), &claims, key).unwrap();
+    let good = signed(Algorithm::EdDSA, &EncodingKey::from_ed_pem(&read("key.pem")).unwrap());
+    // The public key is known to all, and is no secret to sign with.
+    let forged = signed(Algorithm::HS256, &EncodingKey::from_secret(&read("public.pem")));
+    let none = format!("{}.{}.", base64("{\"alg\":\"none\"}"), base64(&claims.to_string()));
+    let config = "[store]\nurl = \"memory:\"\n[api.auth]\npublic_key = { file = \"public.pem\" }\n";
+    let program = Program::start(folder.path(), config);
+    for (token, status) in
+        [(&good, StatusCode::OK), (&forged, StatusCode::UNAUTHORIZED), (&none, StatusCode::UNAUTHORIZED)]
+    {
+        let answer = program.call(Method::GET, "/v1/counts").bearer_auth(token).send().await.unwrap();
+        assert_eq!(answer.status(), status, "{token}");
+    }
+}
+
+fn base64(text: &str) -> String {
+    base64::engine::general_purpose::URL_SAFE_NO_PAD.encode(text)
 }
