@@ -312,7 +312,7 @@ pub(super) async fn mend_dead(
     let asked = mends.len() as u64;
     let outcomes = if mends.is_empty() { Vec::new() } else { api.store.apply(mends).await? };
     let done = outcomes.iter().filter(|outcome| outcome.holds()).count() as u64;
-    super::audit(&caller, called, &format!("{done} dead letters"));
+    super::audit(&caller, called, &format!("{done} dead letters"), done == asked);
     let next = page.next.filter(|next| !filter.ends_before(*next)).map(|next| next.0);
     Ok(Json(DeadMended { done, passed_over: asked - done, next }))
 }

@@ -324,12 +324,12 @@ async fn ready(State(api): State<Api>) -> Result<&'static str, Problem> {
     }
 }
 
-/// Every act of a person on a request is in the log, whatever came of it.
-fn audit_request(caller: &Caller, act: &str, request: &RequestId) {
-    tracing::info!(target: "audit", by = %caller.name, act, %request, "an operator acted");
+/// Every act of a person on a request is in the log, and whether it was done or refused.
+fn audit_request(caller: &Caller, act: &str, request: &RequestId, done: bool) {
+    tracing::info!(target: "audit", by = %caller.name, act, %request, done, "an operator acted");
 }
 
-/// Every act of a person is in the log, whatever came of it.
-fn audit(caller: &Caller, act: &str, on: &impl Display) {
-    tracing::info!(target: "audit", by = %caller.name, act, %on, "an operator acted");
+/// Every act of a person is in the log, and whether it was done or refused.
+fn audit(caller: &Caller, act: &str, on: &impl Display, done: bool) {
+    tracing::info!(target: "audit", by = %caller.name, act, %on, done, "an operator acted");
 }

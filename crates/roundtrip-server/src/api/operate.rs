@@ -65,7 +65,7 @@ pub(super) async fn route(
         RouteOrder::Resume => (false, "resume"),
     };
     let outcome = api.store.apply_one(Pause { route: RouteName::new(&route)?, paused }).await?;
-    super::audit(&caller, called, &route);
+    super::audit(&caller, called, &route, outcome.holds());
     done(outcome, "route")
 }
 
@@ -136,7 +136,7 @@ pub(super) async fn lane(
         }
     };
     let outcome = api.store.apply_one(LaneOrder { lane: LaneName::new(&lane)?, order: what }).await?;
-    super::audit(&caller, &format!("{order:?}").to_lowercase(), &lane);
+    super::audit(&caller, &format!("{order:?}").to_lowercase(), &lane, outcome.holds());
     match outcome {
         Outcome::Stale(Stale::Lane(status))
             if matches!(order, WireLaneOrder::Reconcile) && status != LaneStatus::Stopped =>
@@ -228,7 +228,7 @@ pub(super) async fn rebuild(
     let Json(call) = call?;
     let rebuild = api.rebuild_of(&destination)?;
     rebuild.begin(Duration::from_millis(call.patience_ms.0));
-    super::audit(&caller, "rebuild", &destination);
+    super::audit(&caller, "rebuild", &destination, true);
     Ok(Json(rebuild.progress().into()))
 }
 

@@ -537,7 +537,7 @@ pub(super) async fn mend(
         WireRemedy::Cancel => (Remedy::Cancel, "cancel"),
     };
     let outcome = api.store.apply_one(Mend { id, remedy: what }).await?;
-    super::audit_request(&caller, called, &id);
+    super::audit_request(&caller, called, &id, outcome.holds());
     match outcome {
         Outcome::Applied(Effect::Now(state)) | Outcome::Duplicate(Effect::Now(state)) => {
             Ok(Json(Mended { state: state.into() }))
