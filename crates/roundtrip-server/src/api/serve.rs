@@ -116,7 +116,10 @@ async fn accept(
     connections: &Arc<Semaphore>,
 ) -> std::io::Result<(TcpStream, OwnedSemaphorePermit)> {
     let place = connections.clone().acquire_owned().await.map_err(std::io::Error::other)?;
-    Ok((listener.accept().await?.0, place))
+    let (stream, _from) = listener.accept().await?;
+    // What is small is sent at once: else it waits for the other side's acknowledgement, which waits too.
+    stream.set_nodelay(true)?;
+    Ok((stream, place))
 }
 
 /// Serves one connection until its end.
