@@ -123,7 +123,7 @@ async fn submissions(router: Router, bulk: Option<usize>, count: usize) -> Resul
             for _ in 0..calls {
                 let call = client.post(&url).header("content-type", "application/json").body(body.clone());
                 let answer = call.send().await.map_err(|error| error.to_string())?;
-                if answer.status() != StatusCode::CREATED.as_u16() {
+                if !answer.status().is_success() {
                     return Err(format!("{}: {:?}", answer.status(), answer.text().await));
                 }
                 answer.bytes().await.map_err(|error| error.to_string())?;
