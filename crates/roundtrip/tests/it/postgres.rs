@@ -68,14 +68,7 @@ mod by_polling_alone {
     use super::OnServer;
 
     roundtrip::conformance!(OnServer::by_polling());
-    // All but what is about hints.
-    crate::sharing::cases! { OnServer::by_polling() =>
-        no_request_is_handed_out_to_two_processes
-        a_request_that_two_processes_admit_is_admitted_once
-        batches_on_their_way_are_done_once_although_a_stranger_came_first
-        a_lane_has_one_owner_among_processes
-        the_journal_is_read_in_order_while_two_processes_write
-    }
+    crate::sharing::sharing_by_polling!(OnServer::by_polling());
 }
 
 #[tokio::test]

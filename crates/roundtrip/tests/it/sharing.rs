@@ -25,13 +25,20 @@ pub(crate) const HAPPEN_MAX: Duration = Duration::from_secs(60);
 /// Generates the cases, on what a harness opens again and again without dropping it.
 macro_rules! sharing {
     ($harness:expr) => {
+        crate::sharing::sharing_by_polling!($harness);
+        crate::sharing::cases! { $harness => a_hint_reaches_the_other_process }
+    };
+}
+
+/// The same, where processes tell each other nothing.
+macro_rules! sharing_by_polling {
+    ($harness:expr) => {
         crate::sharing::cases! { $harness =>
             no_request_is_handed_out_to_two_processes
             a_request_that_two_processes_admit_is_admitted_once
             batches_on_their_way_are_done_once_although_a_stranger_came_first
             a_lane_has_one_owner_among_processes
             the_journal_is_read_in_order_while_two_processes_write
-            a_hint_reaches_the_other_process
         }
     };
 }
@@ -47,7 +54,7 @@ macro_rules! cases {
     };
 }
 
-pub(crate) use {cases, sharing};
+pub(crate) use {cases, sharing, sharing_by_polling};
 
 /// Two processes that share a store.
 pub(crate) struct Two {
