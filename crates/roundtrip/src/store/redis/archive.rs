@@ -188,7 +188,7 @@ impl RedisKeeper {
             let mut flight = self.server.flight(PROCESS, Mode::Alone);
             flight.start_from(&self.known);
             flight.fly(&[]).await?;
-            match self.server.writing.commit(commands).await {
+            match self.server.writing.commit(commands.to_vec()).await {
                 Ok(_) => return Ok(()),
                 // The slot is elsewhere; or somebody came first, as the next look shows.
                 Err(LinkError::Moved) => {}

@@ -6,11 +6,11 @@ use std::time::Duration;
 use redis::Value;
 use tokio::time::Instant;
 
-use super::FORMAT;
 use super::ask::{Arguments, bytes, found, list, number};
 use super::keys::Script;
 use super::link::{Link, LinkError};
 use super::put::Brought;
+use super::{FORMAT, NEEDS};
 use crate::store::disk::{Fixture, HighWater};
 use crate::store::loan::{Changes, Damaged, FixtureRows, Found, Lender, Numbers, Want, decode};
 
@@ -58,6 +58,8 @@ impl Known {
     /// Goes on to where the store stands after these changes.
     pub(super) fn step(&mut self, changes: &Changes<'_>) {
         self.version += 1;
+        self.format = self.format.max(u64::from(FORMAT));
+        self.needs = self.needs.max(u64::from(NEEDS));
         if let Some(numbers) = &changes.numbers {
             self.numbers = numbers.after(self.numbers);
         }

@@ -4,6 +4,7 @@ use redis::Value;
 
 use super::ask::{Arguments, bytes, list, number};
 use super::flight::{Certain, Heard, Known, Mode};
+use super::keys::{COMMIT_KEYS, Key};
 use super::link::{Commit, LinkError};
 use super::put::Brought;
 use super::server::new_tag;
@@ -140,17 +141,19 @@ impl RedisStore {
     async fn launch(&self, done: &Done<'_>, changes: &Changes<'_>) -> Result<Option<Launched<'_>>, LinkError> {
         let link = &self.server.writing;
         let is_large = changes.live.len() + changes.gone.len() > SCRIPT_ROWS_MAX;
-        let arguments = self.expectations(done, Some(changes).filter(|_| !is_large && !changes.is_empty()))?;
+        let (keys, arguments) = self.expectations(done, Some(changes).filter(|_| !is_large && !changes.is_empty()))?;
         if !is_large {
-            let call = async move { link.call(&self.server.commit, &arguments).await };
+            let call = async move { link.call_on(&keys, &self.server.commit, &arguments).await };
             return Ok(Some(Launched::Script(Sent::now(call).await)));
         }
-        if said_done(link.watch(&self.server.commit, &arguments).await?)?.is_none() {
-            return Ok(None);
-        }
+        // The server answers once it has done the commit before this one: meanwhile there is enough to do here.
+        let looks = Sent::now(link.watch_on(&keys, &self.server.commit, &arguments)).await;
         let mut commands = self.server.commands(done.known, changes, &Brought::default(), done.tag)?;
         commands.extend([self.server.publish(done.ticked, done.epoch), redis::cmd("TIME")]);
-        match link.launch(&commands).await {
+        if said_done(looks.land().await?)?.is_none() {
+            return Ok(None);
+        }
+        match link.launch(commands).await {
             Ok(commit) => Ok(Some(Launched::Commit(commit))),
             // The connection that watched is gone, so nothing was sent.
             Err(LinkError::Moved) => Ok(None),
@@ -158,9 +161,9 @@ impl RedisStore {
         }
     }
 
-    /// What `commit.lua` is to make sure of, and what it then writes, if anything.
-    fn expectations(&self, done: &Done<'_>, writes: Option<&Changes<'_>>) -> Result<Arguments, Damaged> {
-        let mut arguments = Arguments::of([done.process]);
+    /// The keys that `commit.lua` needs, what it is to make sure of, and what it then writes, if anything.
+    fn expectations(&self, done: &Done<'_>, writes: Option<&Changes<'_>>) -> Result<(Vec<Key>, Arguments), Damaged> {
+        let (mut keys, mut arguments) = (COMMIT_KEYS.to_vec(), Arguments::of([done.process]));
         arguments.push_number(done.known.version);
         arguments.push_number(done.sent.version);
         arguments.push_number(done.sent.tag);
@@ -173,15 +176,19 @@ impl RedisStore {
         arguments.push_counted(&Arguments::of(done.assumed.occurrences.iter().map(|occurrence| occurrence.0)));
         let Some(changes) = writes else {
             arguments.push_all(["", ""]);
-            return Ok(arguments);
+            return Ok((keys, arguments));
         };
         arguments.push(&self.server.channel);
         arguments.push(hints::message(done.ticked.touched(), done.epoch));
         for command in self.server.rows(done.known, changes, &Brought::default(), done.tag)? {
+            let place = keys.iter().position(|key| *key == command.key).unwrap_or_else(|| {
+                keys.push(command.key);
+                keys.len() - 1
+            });
             arguments.push(command.name);
-            arguments.push_number(command.key as usize);
+            arguments.push_number(place + 1);
             arguments.push_counted(&command.arguments);
         }
-        Ok(arguments)
+        Ok((keys, arguments))
     }
 }

@@ -1,7 +1,8 @@
 //! The keys of a store and the scripts that use them.
 //!
 //! All keys have one hash tag, the store's name: a store is in one slot, and on one node of
-//! a cluster. Every call declares all keys, in one order, which `lua/keys.lua` repeats.
+//! a cluster. Every call declares all keys, in one order, which `lua/keys.lua` repeats; a commit by script those that
+//! it uses.
 
 /// A key, by its place among all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -100,6 +101,13 @@ pub(super) fn keys_of(store: &str) -> Vec<(String, &'static str)> {
     KEYS.iter().map(|(name, kind)| (format!("roundtrip:{{{store}}}:{name}"), *kind)).collect()
 }
 
+/// The keys that every call of `commit.lua` declares first, in their order.
+pub(super) const COMMIT_KEYS: [Key; 7] =
+    [Key::Numbers, Key::Turn, Key::Lineage, Key::Id, Key::Ended, Key::Shown, Key::Seen];
+
+const ALL_KEYS: &str = include_str!("lua/keys.lua");
+const BASICS: &str = include_str!("lua/basics.lua");
+
 /// Forgets what is left of a group's items.
 pub(super) const CLEAR: &str = include_str!("lua/clear.lua");
 
@@ -126,12 +134,13 @@ impl Script {
 
     /// Brings what a tick or a read wants.
     pub(super) fn fetch() -> Script {
-        Script::new(&[include_str!("lua/keys.lua"), include_str!("lua/turn.lua"), include_str!("lua/fetch.lua")])
+        Script::new(&[ALL_KEYS, BASICS, include_str!("lua/turn.lua"), include_str!("lua/fetch.lua")])
     }
 
     /// Commits what a process did with what it has at hand.
     pub(super) fn commit() -> Script {
-        Script::new(&[include_str!("lua/keys.lua"), include_str!("lua/turn.lua"), include_str!("lua/commit.lua")])
+        let keys = include_str!("lua/commit_keys.lua");
+        Script::new(&[keys, BASICS, include_str!("lua/turn.lua"), include_str!("lua/commit.lua")])
     }
 
     /// Tells of what kind each key is.
@@ -141,12 +150,12 @@ impl Script {
 
     /// Reads a store as a whole.
     pub(super) fn whole() -> Script {
-        Script::new(&[include_str!("lua/keys.lua"), include_str!("lua/whole.lua")])
+        Script::new(&[ALL_KEYS, BASICS, include_str!("lua/whole.lua")])
     }
 
     /// Gives back a turn.
     pub(super) fn give() -> Script {
-        Script::new(&[include_str!("lua/keys.lua"), include_str!("lua/give.lua")])
+        Script::new(&[ALL_KEYS, BASICS, include_str!("lua/give.lua")])
     }
 }
 
@@ -155,14 +164,17 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
     use super::*;
 
+    fn declared(script: &str) -> Vec<String> {
+        let lines = script.lines().filter(|line| line.starts_with("local ") && line.contains("KEYS["));
+        let names = lines.flat_map(|line| line[6..].split_once('=').unwrap().0.split(',')).map(str::trim);
+        names.map(str::to_lowercase).collect()
+    }
+
     /// The scripts call the keys what the program calls them.
     #[test]
     fn both_sides_have_the_keys_in_one_order() {
-        let declared = include_str!("lua/keys.lua");
-        let lines = declared.lines().filter(|line| line.starts_with("local ") && line.contains("KEYS["));
-        let names = lines.flat_map(|line| line[6..].split_once('=').unwrap().0.split(',')).map(str::trim);
-        let names: Vec<String> = names.map(str::to_lowercase).collect();
-        assert_eq!(names, KEYS.map(|(name, _)| name));
+        assert_eq!(declared(ALL_KEYS), KEYS.map(|(name, _)| name));
+        assert_eq!(declared(include_str!("lua/commit_keys.lua")), COMMIT_KEYS.map(Key::name));
         assert_eq!((Key::Numbers as usize, Key::Journal as usize, Key::Copying as usize), (1, 35, KEYS.len()));
     }
 

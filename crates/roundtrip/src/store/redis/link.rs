@@ -157,17 +157,43 @@ impl Link {
 
     /// Calls a script with these arguments.
     pub(super) async fn call(&self, script: &Script, arguments: &Arguments) -> Result<Value, LinkError> {
-        self.call_watching(script, arguments, false).await
+        self.call_watching(script, None, arguments, false).await
+    }
+
+    /// Calls a script that needs no other keys than these.
+    pub(super) async fn call_on(
+        &self,
+        keys: &[Key],
+        script: &Script,
+        arguments: &Arguments,
+    ) -> Result<Value, LinkError> {
+        self.call_watching(script, Some(keys), arguments, false).await
     }
 
     /// Calls a script; from then on a commit on this connection does nothing if another came
     /// first.
     pub(super) async fn watch(&self, script: &Script, arguments: &Arguments) -> Result<Value, LinkError> {
-        self.call_watching(script, arguments, true).await
+        self.call_watching(script, None, arguments, true).await
     }
 
-    async fn call_watching(&self, script: &Script, arguments: &Arguments, watch: bool) -> Result<Value, LinkError> {
-        let by_hash = self.request(self.command("EVALSHA", &script.hash, arguments), watch);
+    /// The same, with a script that needs no other keys than these.
+    pub(super) async fn watch_on(
+        &self,
+        keys: &[Key],
+        script: &Script,
+        arguments: &Arguments,
+    ) -> Result<Value, LinkError> {
+        self.call_watching(script, Some(keys), arguments, true).await
+    }
+
+    async fn call_watching(
+        &self,
+        script: &Script,
+        keys: Option<&[Key]>,
+        arguments: &Arguments,
+        watch: bool,
+    ) -> Result<Value, LinkError> {
+        let by_hash = self.request(self.command("EVALSHA", &script.hash, keys, arguments), watch);
         let until = Instant::now() + AGAIN_MAX;
         loop {
             let mut connection = self.connect().await?;
@@ -178,7 +204,7 @@ impl Link {
             let says = error.code().map(Says::of);
             match says {
                 Some(Says::NoScript) => {
-                    let whole = self.request(self.command("EVAL", &script.source, arguments), watch);
+                    let whole = self.request(self.command("EVAL", &script.source, keys, arguments), watch);
                     match last_answer(&mut connection, &whole).await {
                         Ok(answer) => return Ok(answer),
                         Err(error) if is_passing(&error) => {}
@@ -188,7 +214,7 @@ impl Link {
                 Some(Says::Moved) => self.follow(&error).await,
                 // A call that is to be followed by a commit waits until the slot has moved.
                 Some(Says::Ask) if !watch => {
-                    let whole = self.command("EVAL", &script.source, arguments);
+                    let whole = self.command("EVAL", &script.source, keys, arguments);
                     match self.ask(&error, whole).await {
                         Ok(answer) => return Ok(answer),
                         Err(error) if is_passing(&error) => {}
@@ -210,17 +236,17 @@ impl Link {
 
     /// Does all of these commands, or none if `numbers` changed since it was watched; answers
     /// what each of them brought.
-    pub(super) async fn commit(&self, commands: &[Cmd]) -> Result<Vec<Value>, LinkError> {
+    pub(super) async fn commit(&self, commands: Vec<Cmd>) -> Result<Vec<Value>, LinkError> {
         self.launch(commands).await?.land().await
     }
 
     /// The same, without waiting for the answers. What is sent later is done later.
-    pub(super) async fn launch(&self, commands: &[Cmd]) -> Result<Commit<'_>, LinkError> {
+    pub(super) async fn launch(&self, commands: Vec<Cmd>) -> Result<Commit<'_>, LinkError> {
         let Some(mut connection) = self.to.lock().await.connection.clone() else { return Err(LinkError::Moved) };
         let mut all = Pipeline::with_capacity(commands.len() + 2);
         all.cmd("MULTI");
         for command in commands {
-            all.add_command(command.clone());
+            all.add_command(command);
         }
         all.cmd("EXEC");
         let sent = async move { connection.req_packed_commands(&all, 0, all.len()).await };
@@ -280,9 +306,14 @@ impl Link {
         command.query_async(&mut connection).await
     }
 
-    fn command(&self, verb: &str, script: &str, arguments: &Arguments) -> Cmd {
+    /// A call of a script, on these keys or on all.
+    fn command(&self, verb: &str, script: &str, keys: Option<&[Key]>, arguments: &Arguments) -> Cmd {
         let mut command = redis::cmd(verb);
-        command.arg(script).arg(self.keys.len()).arg(&self.keys);
+        command.arg(script);
+        match keys {
+            Some(keys) => command.arg(keys.len()).arg(keys.iter().map(|key| self.key(*key)).collect::<Vec<_>>()),
+            None => command.arg(self.keys.len()).arg(&self.keys),
+        };
         push_all(&mut command, arguments);
         command
     }

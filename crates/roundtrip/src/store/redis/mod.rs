@@ -410,7 +410,7 @@ impl RedisStore {
         if known.heard.is_older_than(LATE_MAX) {
             return Err(LinkError::Moved);
         }
-        let mut answers = self.server.writing.commit(&commands).await?;
+        let mut answers = self.server.writing.commit(commands).await?;
         let heard = Heard::from_time(answers.pop().unwrap_or(Value::Nil))?;
         // Before the time there is what was shown.
         self.showing.heed(answers.drain(answers.len().saturating_sub(done.shown.len())..));

@@ -170,28 +170,32 @@ pub(super) fn new_run() -> String {
     format!("{:016x}{:016x}", fastrand::u64(..), fastrand::u64(..))
 }
 
-/// The numbers as they stand after a commit.
+/// The numbers as they stand after a commit: all of them in the first, later those that changed.
 fn numbers(known: &Known, changes: &Changes<'_>) -> Arguments {
-    let (high, floor, fixtures) = match &changes.numbers {
-        Some(numbers) => (numbers.high, numbers.journal_floor, numbers.fixtures),
-        None => (known.numbers.high, known.numbers.journal_floor, known.numbers.fixtures),
-    };
+    let before = known.numbers;
+    let after = changes.numbers.map_or(before, |numbers| numbers.after(before));
+    let (was, is) = (before.high, after.high);
     let numbers = [
-        ("version", known.version + 1),
-        ("epoch", known.numbers.newest_epoch),
-        ("seq", high.seq),
-        ("entry", high.entry),
-        ("receipt", high.receipt),
-        ("item", high.item),
-        ("group", high.group),
-        ("floor", floor),
-        ("fixtures", fixtures),
+        ("seq", was.seq, is.seq),
+        ("entry", was.entry, is.entry),
+        ("receipt", was.receipt, is.receipt),
+        ("item", was.item, is.item),
+        ("group", was.group, is.group),
+        ("floor", before.journal_floor, after.journal_floor),
+        ("fixtures", before.fixtures, after.fixtures),
         // What a newer version wrote stays newer.
-        ("format", known.format.max(u64::from(FORMAT))),
-        ("needs", known.needs.max(u64::from(NEEDS))),
+        ("format", known.format, known.format.max(u64::from(FORMAT))),
+        ("needs", known.needs, known.needs.max(u64::from(NEEDS))),
     ];
-    let mut arguments = Arguments::of(["run", &known.run]);
-    for (name, number) in numbers {
+    let is_first = known.version == 0;
+    let mut arguments = Arguments::default();
+    if is_first {
+        arguments.push_all(["run", &known.run]);
+    }
+    // The epoch is the newest that this process knows of, which the server may not.
+    let always = [("version", known.version + 1), ("epoch", before.newest_epoch)];
+    let changed = numbers.into_iter().filter(|(_, was, is)| is_first || was != is);
+    for (name, number) in always.into_iter().chain(changed.map(|(name, _, is)| (name, is))) {
         arguments.push(name);
         arguments.push_number(number);
     }

@@ -6,7 +6,7 @@
 --       how many ids have neither a live request nor a receipt, and those ids;
 --       how many occurrences have neither, and those;
 --       where hints go, and the hint or '';
---       then for each command its name, the place of its key, how many arguments it has, and those.
+--       then for each command its name, the place of its key among those declared, how many arguments it has, and those.
 -- Answer: 'done' or 'otherwise', and the time. Otherwise nothing is written.
 
 local me, expected, certain, certain_tag = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
