@@ -76,7 +76,7 @@ pub(crate) async fn work_over_stream(store: Arc<dyn Store>, handlers: usize) {
     let Ok(url) = serving(api(store), &mut server).await else { return eprintln!("no port is free") };
     let options =
         roundtrip_client::Options { in_flight: handlers, ..roundtrip_client::Options::of(route().as_str(), "stream") };
-    let ended = match Worker::streaming(Settings { url, token: None }, options) {
+    let ended = match Worker::streaming(Settings::of(&url), options) {
         Ok(worker) => worker.run(|job| async move { Ok(job.payload) }, roundtrip_client::Shutdown::new()).await,
         Err(error) => Err(error),
     };

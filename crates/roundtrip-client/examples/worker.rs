@@ -9,7 +9,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (Some(url), Some(route)) = (arguments.next(), arguments.next()) else {
         return Err("usage: worker URL ROUTE; a token in ROUNDTRIP_TOKEN".into());
     };
-    let client = Client::new(Settings { url, token: std::env::var("ROUNDTRIP_TOKEN").ok() })?;
+    let client = Client::new(Settings { token: std::env::var("ROUNDTRIP_TOKEN").ok(), ..Settings::of(&url) })?;
     let shutdown = Shutdown::new();
     let stop = shutdown.clone();
     let mut terminated = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;

@@ -16,6 +16,15 @@ pub struct Settings {
     pub url: String,
     /// The token, where one is wanted.
     pub token: Option<String>,
+    /// Who alone is trusted to vouch for the program, as PEM; whom everybody trusts, if absent.
+    pub trusted: Option<Vec<u8>>,
+}
+
+impl Settings {
+    /// A program that wants no token.
+    pub fn of(url: &str) -> Settings {
+        Settings { url: url.to_owned(), token: None, trusted: None }
+    }
 }
 
 /// Why a call came to nothing.
@@ -70,6 +79,22 @@ pub struct Job {
     pub payload: Value,
     /// The trace context that it came with.
     pub trace: Option<String>,
+}
+
+impl Job {
+    /// The same without what is asked: enough to keep it and to say what came of it.
+    pub(crate) fn lease(&self) -> Job {
+        Job {
+            id: self.id.clone(),
+            token: self.token.clone(),
+            until_ms: self.until_ms,
+            attempt: self.attempt,
+            revision: self.revision,
+            encoding: self.encoding.clone(),
+            payload: Value::Null,
+            trace: None,
+        }
+    }
 }
 
 /// What was handed out.
@@ -143,8 +168,15 @@ impl Client {
     pub fn new(settings: Settings) -> Result<Client, CallError> {
         // Whoever links this may have installed another provider already, which will do.
         let _installed = rustls::crypto::ring::default_provider().install_default();
-        let http = reqwest::Client::builder().build().map_err(|error| CallError::NoAnswer(error.to_string()))?;
-        Ok(Client { http, settings })
+        let unusable = |error: reqwest::Error| CallError::NoAnswer(error.to_string());
+        let builder = match &settings.trusted {
+            Some(pem) => {
+                let trusted = reqwest::Certificate::from_pem_bundle(pem).map_err(unusable)?;
+                reqwest::Client::builder().tls_certs_only(trusted)
+            }
+            None => reqwest::Client::builder(),
+        };
+        Ok(Client { http: builder.build().map_err(unusable)?, settings })
     }
 
     /// Takes up to so many requests of a route; waits so long for the first.

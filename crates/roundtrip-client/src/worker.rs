@@ -4,11 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::Value;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 
 use crate::Shutdown;
-use crate::client::{CallError, Client, Failed, Job, Kept, Leased, Outcome, Settings, Verdict};
-use crate::stream::{Stream, Warnings};
+use crate::client::{CallError, Client, Failed, Job, Kept, Outcome, Settings, Verdict};
+use crate::stream::{self, Stream};
 
 /// How long to wait after a call that came to nothing, at first and at most.
 pub(crate) const AGAIN_FIRST: Duration = Duration::from_millis(50);
@@ -21,7 +22,8 @@ pub struct Options {
     pub route: String,
     /// Who it is; in timelines.
     pub name: String,
-    /// How many requests at a time.
+    /// How many requests are worked on at a time. Over a stream up to as many more are in hand while
+    /// what came of them is recorded.
     pub in_flight: usize,
     /// How long one call waits for work.
     pub wait: Duration,
@@ -49,52 +51,89 @@ pub enum Failure {
 /// How what a worker says travels.
 #[derive(Clone)]
 enum Way {
-    Calls(Client),
+    /// Each call by itself; with places for as many jobs as may be in hand.
+    Calls(Client, Arc<Semaphore>),
     Stream(Arc<Stream>),
 }
 
-impl Way {
-    async fn lease(&self, options: &Options, max: usize) -> Result<Leased, CallError> {
+/// A job's place in the worker's hands, as long as it is there.
+enum Place {
+    Call { _one_of_all: OwnedSemaphorePermit },
+    Stream(stream::Place),
+}
+
+impl Place {
+    /// The work on it has ended; what came of it is still to be recorded.
+    fn ended(&mut self) {
         match self {
-            Way::Calls(client) => client.lease(&options.route, &options.name, max, options.wait).await,
-            Way::Stream(stream) => stream.lease(max).await,
+            // A call takes as long as its commit, and as many at a time are enough.
+            Place::Call { .. } => {}
+            Place::Stream(place) => place.ended(),
+        }
+    }
+
+    /// Waits until the worker should look after what it has in hand; for ever, if nobody will say so.
+    async fn warned(&mut self) {
+        match self {
+            Place::Call { .. } => std::future::pending().await,
+            Place::Stream(place) => place.warned().await,
+        }
+    }
+}
+
+impl Way {
+    /// Work, once there is some and there are hands for it.
+    async fn next(&self, options: &Options) -> Result<Vec<(Job, Place)>, CallError> {
+        match self {
+            Way::Calls(client, hands) => leased(client, hands, options).await,
+            Way::Stream(stream) => {
+                let arrivals = stream.next().await?;
+                Ok(arrivals.into_iter().map(|arrival| (arrival.job, Place::Stream(arrival.place))).collect())
+            }
         }
     }
 
     async fn extend(&self, job: &Job) -> Result<Kept, CallError> {
         match self {
-            Way::Calls(client) => client.extend(job).await,
+            Way::Calls(client, _) => client.extend(job).await,
             Way::Stream(stream) => stream.extend(job).await,
         }
     }
 
     async fn answer(&self, job: &Job, response: &Value) -> Result<Kept, CallError> {
         match self {
-            Way::Calls(client) => client.answer(job, response).await,
+            Way::Calls(client, _) => client.answer(job, response).await,
             Way::Stream(stream) => stream.answer(job, response).await,
         }
     }
 
     async fn fail(&self, job: &Job, failed: &Failed) -> Result<Kept, CallError> {
         match self {
-            Way::Calls(client) => client.fail(job, failed).await,
+            Way::Calls(client, _) => client.fail(job, failed).await,
             Way::Stream(stream) => stream.fail(job, failed).await,
         }
     }
 
     async fn release(&self, job: &Job) -> Result<Kept, CallError> {
         match self {
-            Way::Calls(client) => client.release(job).await,
+            Way::Calls(client, _) => client.release(job).await,
             Way::Stream(stream) => stream.release(job).await,
         }
     }
+}
 
-    fn warnings(&self) -> Warnings {
-        match self {
-            Way::Calls(_) => Warnings::never(),
-            Way::Stream(stream) => stream.warnings(),
-        }
+/// As much work as there are hands for, taken by one call.
+async fn leased(client: &Client, hands: &Arc<Semaphore>, options: &Options) -> Result<Vec<(Job, Place)>, CallError> {
+    let closed = |_| CallError::NoAnswer("the worker is over".to_owned());
+    let mut free = hands.clone().acquire_owned().await.map_err(closed)?;
+    let more = u32::try_from(hands.available_permits()).unwrap_or(u32::MAX);
+    if let Ok(more) = hands.clone().try_acquire_many_owned(more) {
+        free.merge(more);
     }
+    let leased = client.lease(&options.route, &options.name, free.num_permits(), options.wait).await?;
+    // Nobody hands out more than was asked for.
+    let placed = |job| free.split(1).map(|one| (job, Place::Call { _one_of_all: one }));
+    Ok(leased.jobs.into_iter().filter_map(placed).collect())
 }
 
 /// A worker.
@@ -106,7 +145,8 @@ pub struct Worker {
 impl Worker {
     /// Works through this client: a call for every lease, answer and extension.
     pub fn new(client: Client, options: Options) -> Worker {
-        Worker { way: Way::Calls(client), options }
+        let hands = Arc::new(Semaphore::new(options.in_flight.clamp(1, Semaphore::MAX_PERMITS)));
+        Worker { way: Way::Calls(client, hands), options }
     }
 
     /// Works over one stream, on which much is under way at a time. Must be called in a runtime.
@@ -124,23 +164,21 @@ impl Worker {
     {
         let (handler, mut under_way, mut again) = (Arc::new(handler), JoinSet::new(), AGAIN_FIRST);
         while !shutdown.is_cancelled() {
-            while under_way.len() >= self.options.in_flight.max(1) {
-                under_way.join_next().await;
-            }
-            let room = self.options.in_flight.max(1) - under_way.len();
-            let leased = tokio::select! {
+            // Those that are over need no further look.
+            while under_way.try_join_next().is_some() {}
+            let next = tokio::select! {
                 // Work that is handed out meanwhile is not heard of: its lease runs out.
                 () = shutdown.cancelled() => break,
-                leased = self.way.lease(&self.options, room) => leased,
+                next = self.way.next(&self.options) => next,
             };
-            match leased {
-                Ok(leased) => {
+            match next {
+                Ok(jobs) => {
                     again = AGAIN_FIRST;
-                    for job in leased.jobs {
+                    for (job, place) in jobs {
                         let (way, keep_every, handler) = (self.way.clone(), self.options.keep_every, handler.clone());
                         under_way.spawn(async move {
-                            let work = handler(job.clone());
-                            one(&way, keep_every, job, work).await;
+                            let lease = job.lease();
+                            one(&way, keep_every, lease, place, handler(job)).await;
                         });
                     }
                 }
@@ -156,7 +194,7 @@ impl Worker {
             }
         }
         if let Way::Stream(stream) = &self.way {
-            stream.give_back().await;
+            stream.stop().await;
         }
         while under_way.join_next().await.is_some() {}
         Ok(())
@@ -164,14 +202,20 @@ impl Worker {
 }
 
 /// Works on one job, and says what came of it.
-async fn one(way: &Way, keep_every: Duration, job: Job, work: impl Future<Output = Result<Value, Failure>>) {
+async fn one(
+    way: &Way,
+    keep_every: Duration,
+    job: Job,
+    mut place: Place,
+    work: impl Future<Output = Result<Value, Failure>>,
+) {
     tokio::pin!(work);
-    let mut warnings = way.warnings();
     let ended = loop {
         tokio::select! {
+            biased;
             ended = &mut work => break ended,
+            () = place.warned() => {}
             () = tokio::time::sleep(keep_every) => {}
-            () = warnings.next() => {}
         }
         // A call that came to nothing is made again the next time.
         if let Ok(Kept { result, notices, .. }) = way.extend(&job).await
@@ -185,6 +229,7 @@ async fn one(way: &Way, keep_every: Duration, job: Job, work: impl Future<Output
             return;
         }
     };
+    place.ended();
     let mut again = AGAIN_FIRST;
     loop {
         let told = match &ended {

@@ -33,7 +33,8 @@ pub(crate) struct Line {
 impl Line {
     /// Opens a stream by saying this.
     pub(crate) async fn open(base: &str, token: Option<&str>, first: FromWorker) -> Result<Line, Status> {
-        let channel: Channel = Endpoint::from_shared(base.to_owned()).unwrap().connect().await.unwrap();
+        let reached = Endpoint::from_shared(base.to_owned()).unwrap().connect().await;
+        let channel: Channel = reached.map_err(|error| Status::unavailable(error.to_string()))?;
         let (say, mut said) = mpsc::unbounded_channel();
         say.send(first).unwrap();
         let mut request = Request::new(futures_util::stream::poll_fn(move |context| said.poll_recv(context)));
@@ -44,14 +45,18 @@ impl Line {
         Ok(Line { say, heard })
     }
 
-    async fn next(&mut self) -> Result<ToWorker, Status> {
+    pub(crate) fn say(&self, message: FromWorker) {
+        self.say.send(message).unwrap();
+    }
+
+    pub(crate) async fn next(&mut self) -> Result<ToWorker, Status> {
         let next = tokio::time::timeout(Duration::from_secs(30), self.heard.message()).await.expect("silence");
         next?.ok_or_else(|| Status::cancelled("over"))
     }
 
     /// What became of this.
     async fn told(&mut self, message: FromWorker) -> Vec<roundtrip_wire::v1::Result> {
-        self.say.send(message).unwrap();
+        self.say(message);
         loop {
             let next = self.next().await.unwrap();
             if !next.results.is_empty() {
@@ -66,7 +71,7 @@ pub(crate) fn wants(route: &str, room: u32) -> FromWorker {
     FromWorker { open: Some(open), room, ..FromWorker::default() }
 }
 
-fn answer(held: &Held, text: &'static str) -> Answer {
+pub(crate) fn answer(held: &Held, text: &'static str) -> Answer {
     let response = Payload { encoding: 0, bytes: text.into() };
     Answer { held: Some(held.clone()), response: Some(response), ..Answer::default() }
 }
@@ -104,7 +109,7 @@ async fn as_much_comes_as_there_is_room_for_and_each_thing_said_has_its_result()
     let verdicts: Vec<Verdict> = line.told(again).await.iter().map(|result| result.verdict()).collect();
     assert!(verdicts.contains(&Verdict::Done) && verdicts.contains(&Verdict::Invalid), "{verdicts:?}");
     // Nothing more comes until there is room: then it does.
-    line.say.send(FromWorker { room: 1, ..FromWorker::default() }).unwrap();
+    line.say(FromWorker { room: 1, ..FromWorker::default() });
     assert_eq!(line.next().await.unwrap().jobs.len(), 1);
     let counts = program.get("/v1/counts").await.1;
     let count = |state: &str| {

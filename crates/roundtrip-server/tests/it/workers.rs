@@ -116,7 +116,7 @@ fn options() -> Options {
 #[tokio::test]
 async fn a_worker_in_rust() {
     protocol(async |url: &str| {
-        let client = Client::new(Settings { url: url.to_owned(), token: None }).unwrap();
+        let client = Client::new(Settings::of(url)).unwrap();
         running(Worker::new(client, options()))
     })
     .await;
@@ -124,10 +124,7 @@ async fn a_worker_in_rust() {
 
 #[tokio::test]
 async fn a_worker_in_rust_on_a_stream() {
-    protocol(async |url: &str| {
-        running(Worker::streaming(Settings { url: url.to_owned(), token: None }, options()).unwrap())
-    })
-    .await;
+    protocol(async |url: &str| running(Worker::streaming(Settings::of(url), options()).unwrap())).await;
 }
 
 #[tokio::test]

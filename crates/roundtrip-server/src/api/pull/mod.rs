@@ -1,9 +1,9 @@
 //! Work over one stream (gRPC): what the calls under `/v1/work` do, with many under way at a time.
 //!
 //! ```text
-//!   worker says ──▶ hear ──▶ one commit of all that was said meanwhile ──▶ results ─┐
-//!   room ─────────▶ hand out ──▶ lease, as many as there is room for ──▶ jobs ──────┼──▶ worker
-//!   store ────────▶ warn: something was amended ────────────────────────────────────┘
+//!   worker says ──▶ hear ──▶ a commit of all that was said meanwhile, a few at a time ──▶ results ─┐
+//!   room ─────────▶ hand out ──▶ lease, as many as there is room for ──▶ jobs ─────────────────────┼──▶ worker
+//!   store ────────▶ warn: something was amended ───────────────────────────────────────────────────┘
 //! ```
 //!
 //! The stream owns nothing: leases stand in the store, and may be answered on another stream.
@@ -14,16 +14,18 @@
 
 mod wire;
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use axum::extract::Request as HttpRequest;
 use axum::http::header;
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response as HttpResponse};
-use futures_util::StreamExt;
+use futures_util::stream::FuturesOrdered;
+use futures_util::{FutureExt, StreamExt};
 use roundtrip::store::op::{self, Op};
 use roundtrip::store::{StoreExt, Topic};
-use roundtrip::words::{ClaimId, RouteName, WorkerName};
+use roundtrip::words::{BATCH_OPS_MAX, ClaimId, LEASE_MAX, RouteName, WorkerName};
 use roundtrip_wire::v1::work_server::{Work, WorkServer};
 use roundtrip_wire::v1::{FromWorker, Open, ToWorker};
 use tokio::sync::{Semaphore, mpsc};
@@ -34,15 +36,18 @@ use self::wire::{Said, handfuls};
 use super::Api;
 use super::auth::Caller;
 use super::problem::Problem;
-use super::work::{LEASE_MAX, LOOK_EVERY, Told, granted};
+use super::work::{LOOK_EVERY, Told, granted};
 
 /// Under which path the calls of the stream's service are.
 pub(super) const PATH: &str = "/roundtrip.v1.Work/{call}";
 
 /// Most requests that a worker may have asked for and not got.
 const ROOM_MAX: usize = 1 << 16;
-/// Most messages that are taken together.
-const MESSAGES_MAX: usize = 256;
+/// How much is heard together, in bytes of payloads and in things said; a last message may go beyond.
+const HEARD_BYTES_MAX: usize = 4 << 20;
+const HEARD_MAX: usize = BATCH_OPS_MAX;
+/// How many commits of one stream are under way at a time.
+const COMMITS_MAX: usize = 4;
 /// How many messages may wait for a worker that does not read.
 const UNREAD_MAX: usize = 8;
 /// How often a worker is told at most that something was amended.
@@ -127,43 +132,60 @@ async fn converse(api: Api, mut said: Streaming<FromWorker>, tell: &Telling) -> 
     };
     let Some(first) = first else { return Ok(()) };
     let open = first.open.clone().ok_or_else(|| Status::invalid_argument("the first message says `open`"))?;
-    let room = Semaphore::new(0);
+    let (room, warned) = (Semaphore::new(0), AtomicU64::new(0));
     tokio::select! {
         ended = hear(&api, first, said, &room, tell) => ended,
-        ended = hand_out(&api, open, &room, tell) => ended,
-        ended = warn(&api, tell) => ended,
+        ended = hand_out(&api, open, &room, &warned, tell) => ended,
+        ended = warn(&api, &warned, tell) => ended,
     }
 }
 
-/// Does what the worker says, and tells what became of it.
+/// Does what the worker says, and tells what became of it, in the order in which it was said.
 async fn hear(
     api: &Api,
     first: FromWorker,
-    said: Streaming<FromWorker>,
+    mut said: Streaming<FromWorker>,
     room: &Semaphore,
     tell: &Telling,
 ) -> Result<(), Status> {
-    let mut said = said.ready_chunks(MESSAGES_MAX);
-    let mut messages = vec![Ok(first)];
-    loop {
-        let mut all = Vec::new();
-        for message in messages {
-            let message = message?;
-            room.add_permits((message.room as usize).min(ROOM_MAX.saturating_sub(room.available_permits())));
-            all.extend(wire::said(message));
-        }
-        for handful in handfuls(all) {
-            let results = apply(api, handful).await?;
-            send(tell, ToWorker { results, ..ToWorker::default() }).await?;
-        }
-        messages = tokio::select! {
-            messages = said.next() => match messages {
-                Some(messages) => messages,
-                None => return Ok(()),
-            },
-            () = api.shutdown.cancelled() => return Ok(()),
+    let mut under_way = FuturesOrdered::new();
+    let mut message = Some(first);
+    while let Some(first) = message {
+        let all = heard_together(first, &mut said, room)?;
+        under_way.extend(handfuls(all).into_iter().map(|handful| apply(api, handful)));
+        // More is heard meanwhile.
+        message = loop {
+            tokio::select! {
+                biased;
+                Some(results) = under_way.next() => tell_results(tell, results?).await?,
+                message = said.message(), if under_way.len() < COMMITS_MAX => break message?,
+                () = api.shutdown.cancelled() => break None,
+            }
         };
     }
+    while let Some(results) = under_way.next().await {
+        tell_results(tell, results?).await?;
+    }
+    Ok(())
+}
+
+/// What this message says, and those that are there already.
+fn heard_together(first: FromWorker, said: &mut Streaming<FromWorker>, room: &Semaphore) -> Result<Vec<Said>, Status> {
+    let (mut all, mut bytes, mut message) = (Vec::new(), 0, Some(first));
+    while let Some(next) = message {
+        room.add_permits((next.room as usize).min(ROOM_MAX.saturating_sub(room.available_permits())));
+        for said in wire::said(next) {
+            bytes += said.payload_bytes();
+            all.push(said);
+        }
+        let full = bytes >= HEARD_BYTES_MAX || all.len() >= HEARD_MAX;
+        message = if full { None } else { said.message().now_or_never().transpose()?.flatten() };
+    }
+    Ok(all)
+}
+
+async fn tell_results(tell: &Telling, results: Vec<roundtrip_wire::v1::Result>) -> Result<(), Status> {
+    send(tell, ToWorker { results, ..ToWorker::default() }).await
 }
 
 /// Does all of this in one commit.
@@ -186,7 +208,7 @@ async fn apply(api: &Api, said: Vec<Said>) -> Result<Vec<roundtrip_wire::v1::Res
 }
 
 /// Hands out work, as long as there is room for it.
-async fn hand_out(api: &Api, open: Open, room: &Semaphore, tell: &Telling) -> Result<(), Status> {
+async fn hand_out(api: &Api, open: Open, room: &Semaphore, warned: &AtomicU64, tell: &Telling) -> Result<(), Status> {
     let sense = |error: roundtrip::words::ParseError| Status::invalid_argument(error.to_string());
     let route = RouteName::new(&open.route).map_err(sense)?;
     let worker = WorkerName::new(&open.worker).map_err(sense)?;
@@ -206,6 +228,7 @@ async fn hand_out(api: &Api, open: Open, room: &Semaphore, tell: &Telling) -> Re
             claim,
             lease_ms: open.lease_ms,
         };
+        let warnings = warned.load(Ordering::Relaxed);
         let mut jobs = match api.store.apply_one(lease).await {
             Ok(outcome) => granted(outcome)?,
             Err(error) => {
@@ -230,19 +253,22 @@ async fn hand_out(api: &Api, open: Open, room: &Semaphore, tell: &Telling) -> Re
         drop(wanted);
         api.telemetry.hand_on(&mut jobs);
         for jobs in wire::letters(jobs) {
-            send(tell, ToWorker { jobs, ..ToWorker::default() }).await?;
+            // A warning that went out before these did may be of one of them.
+            let amended = warned.load(Ordering::Relaxed) != warnings;
+            send(tell, ToWorker { jobs, amended, ..ToWorker::default() }).await?;
         }
     }
 }
 
 /// Warns the worker when something was amended, which may be something that it has.
-async fn warn(api: &Api, tell: &Telling) -> Result<(), Status> {
+async fn warn(api: &Api, warned: &AtomicU64, tell: &Telling) -> Result<(), Status> {
     let mut amended = api.store.changes(Topic::Amendments);
     // The first hint speaks of what was before.
     amended.hinted().await;
     loop {
         tokio::time::sleep(WARN_GAP).await;
         amended.hinted().await;
+        warned.fetch_add(1, Ordering::Relaxed);
         send(tell, ToWorker { amended: true, ..ToWorker::default() }).await?;
     }
 }

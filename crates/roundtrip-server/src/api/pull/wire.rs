@@ -22,6 +22,13 @@ pub(super) struct Said {
     pub(super) op: Result<Op, String>,
 }
 
+impl Said {
+    /// Bytes of payloads in it.
+    pub(super) fn payload_bytes(&self) -> usize {
+        self.op.as_ref().map_or(0, Op::payload_bytes)
+    }
+}
+
 /// What a message says, one by one.
 pub(super) fn said(message: FromWorker) -> Vec<Said> {
     let FromWorker { open: _, room: _, extend, answer, fail, release } = message;

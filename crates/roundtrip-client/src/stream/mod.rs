@@ -3,13 +3,15 @@
 //! ```text
 //!   calls ──▶ line ──▶ program        the line connects, and connects again; it alone has the stream
 //!   results ◀─┤
-//!   jobs ◀────┤
+//!   jobs ◀────┤                       and it alone asks for them: as many as there are hands for
 //!   warnings ◀┘
 //! ```
 //!
 //! Failure modes: when the stream breaks, calls without a result come to nothing and are made again
 //! by whoever made them; calls that were not sent wait for the next stream. When the program
 //! refuses for good (a bad token, no such route), every call says so.
+
+mod hands;
 
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
@@ -21,25 +23,34 @@ use roundtrip_wire::v1::work_client::WorkClient;
 use roundtrip_wire::v1::{self, FromWorker, Held, Open, ToWorker};
 use serde_json::Value;
 use tokio::sync::{Mutex, mpsc, oneshot, watch};
-use tonic::transport::{Channel, ClientTlsConfig, Endpoint};
+use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint};
 use tonic::{Code, Request, Status};
 
-use crate::client::{CallError, Failed, Job, Kept, Leased, Outcome, Settings, Verdict};
+use self::hands::Hands;
+use crate::client::{CallError, Failed, Job, Kept, Outcome, Settings, Verdict};
 use crate::worker::{AGAIN_FIRST, AGAIN_MAX, Options};
 
 /// How long the program may take to be reached.
 const CONNECT_WITHIN: Duration = Duration::from_secs(10);
 /// How often the program must show that it is there.
 const ALIVE_EVERY: Duration = Duration::from_secs(10);
-/// Most that is said in one message.
+/// Most that is taken together.
 const SAYINGS_MAX: usize = 1024;
+/// Largest message, if there is more than one thing in it: well below what a program takes.
+const LETTER_BYTES_MAX: usize = 256 << 10;
+/// What is said of a job takes beside its payload, about.
+const SAYING_BYTES: usize = 128;
 
-/// What is said to the program.
+/// What is said to the line.
 enum Saying {
-    /// So many more jobs are wanted.
-    Room(usize),
-    /// About a job; whoever said it waits for the result.
+    /// About a job, to the program; whoever said it waits for the result.
     Job(About, oneshot::Sender<Kept>),
+    /// The work on a job has ended, and what came of it is not recorded yet.
+    Ended,
+    /// A job is over; whether it was still worked on.
+    Over { running: bool },
+    /// No more jobs are wanted.
+    Stop,
 }
 
 enum About {
@@ -60,21 +71,58 @@ impl About {
             held.tag = tag;
         }
     }
+
+    fn bytes(&self) -> usize {
+        let more = match self {
+            About::Extend(_) | About::Release(_) => 0,
+            About::Answer(answer) => answer.response.as_ref().map_or(0, |response| response.bytes.len()),
+            About::Fail(failure) => failure.error.len(),
+        };
+        SAYING_BYTES + more
+    }
 }
 
 /// A worker's end of the stream.
 pub(crate) struct Stream {
     says: mpsc::UnboundedSender<Saying>,
-    arrived: Mutex<Arrived>,
-    warned: watch::Receiver<()>,
+    arrived: Mutex<mpsc::UnboundedReceiver<Vec<Arrival>>>,
     refused: Arc<OnceLock<Refusal>>,
 }
 
-/// What came, and what is still to come.
-struct Arrived {
-    jobs: mpsc::UnboundedReceiver<Job>,
-    /// How many were asked for and not taken from here.
-    asked: usize,
+/// A job that came, and its place in the worker's hands.
+pub(crate) struct Arrival {
+    pub(crate) job: Job,
+    pub(crate) place: Place,
+}
+
+/// A job's place in a worker's hands, which is free again when this goes.
+pub(crate) struct Place {
+    says: mpsc::UnboundedSender<Saying>,
+    warned: watch::Receiver<()>,
+    running: bool,
+}
+
+impl Place {
+    /// The work on it has ended; what came of it is still to be recorded.
+    pub(crate) fn ended(&mut self) {
+        self.running = false;
+        // Whoever is gone asks for nothing.
+        let _gone = self.says.send(Saying::Ended);
+    }
+
+    /// Waits until the worker should look after what it has in hand; for ever, if nobody will say so.
+    pub(crate) async fn warned(&mut self) {
+        if self.warned.changed().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        // Whoever is gone asks for nothing.
+        let _gone = self.says.send(Saying::Over { running: self.running });
+    }
 }
 
 /// Why nothing will ever come.
@@ -83,61 +131,41 @@ struct Refusal {
     detail: String,
 }
 
-/// Tells a worker when it should look after what it has in hand.
-pub(crate) struct Warnings(Option<watch::Receiver<()>>);
-
-impl Warnings {
-    /// Of a way that has none.
-    pub(crate) fn never() -> Warnings {
-        Warnings(None)
-    }
-
-    /// Waits for the next; for ever, if none will come.
-    pub(crate) async fn next(&mut self) {
-        let warned = match &mut self.0 {
-            Some(warned) => warned.changed().await.is_ok(),
-            None => false,
-        };
-        if !warned {
-            std::future::pending::<()>().await;
-        }
-    }
-}
-
 impl Stream {
     /// Connects, in a task that ends with this.
     pub(crate) fn open(settings: Settings, options: &Options) -> Result<Stream, CallError> {
-        let endpoint = endpoint(&settings.url).map_err(|error| refusal(422, &error.to_string()))?;
-        let ((says, sayings), (arrive, jobs)) = (mpsc::unbounded_channel(), mpsc::unbounded_channel());
-        let ((warn, warned), refused) = (watch::channel(()), Arc::new(OnceLock::new()));
-        let open = Open { route: options.route.clone(), worker: options.name.clone(), lease_ms: None };
-        let (token, why) = (settings.token, refused.clone());
-        tokio::spawn(Line { endpoint, token, open, sayings, arrive, warn, refused: why, owed: 0, next_tag: 0 }.run());
-        Ok(Stream { says, arrived: Mutex::new(Arrived { jobs, asked: 0 }), warned, refused })
+        let endpoint = endpoint(&settings).map_err(|error| refusal(422, &error.to_string()))?;
+        let ((says, sayings), (arrive, arrived)) = (mpsc::unbounded_channel(), mpsc::unbounded_channel());
+        let refused = Arc::new(OnceLock::new());
+        let line = Line {
+            endpoint,
+            token: settings.token,
+            open: Open { route: options.route.clone(), worker: options.name.clone(), lease_ms: None },
+            says: says.downgrade(),
+            sayings,
+            arrive,
+            warn: watch::Sender::new(()),
+            refused: refused.clone(),
+            hands: Hands::of(options.in_flight),
+            next_tag: 0,
+        };
+        tokio::spawn(line.run());
+        Ok(Stream { says, arrived: Mutex::new(arrived), refused })
     }
 
-    /// Takes up to so many requests; waits for the first.
-    pub(crate) async fn lease(&self, max: usize) -> Result<Leased, CallError> {
-        let mut arrived = self.arrived.lock().await;
-        let more = max.saturating_sub(arrived.asked);
-        if more > 0 {
-            arrived.asked += more;
-            self.say(Saying::Room(more))?;
-        }
-        let mut jobs = Vec::new();
-        if arrived.jobs.recv_many(&mut jobs, max.max(1)).await == 0 {
-            return Err(self.ended());
-        }
-        arrived.asked = arrived.asked.saturating_sub(jobs.len());
-        Ok(Leased { jobs })
+    /// What came; waits for it.
+    pub(crate) async fn next(&self) -> Result<Vec<Arrival>, CallError> {
+        self.arrived.lock().await.recv().await.ok_or_else(|| self.ended())
     }
 
-    /// Gives back what came and was not taken.
-    pub(crate) async fn give_back(&self) {
+    /// Asks for nothing more, and gives back what came and was not taken.
+    pub(crate) async fn stop(&self) {
+        // Whoever is gone asks for nothing.
+        let _gone = self.say(Saying::Stop);
         let mut arrived = self.arrived.lock().await;
-        while let Ok(job) = arrived.jobs.try_recv() {
-            // Unheard, its lease runs out.
-            let _unheard = self.release(&job).await;
+        while let Ok(arrivals) = arrived.try_recv() {
+            // Unheard, their leases run out.
+            futures_util::future::join_all(arrivals.iter().map(|arrival| self.release(&arrival.job))).await;
         }
     }
 
@@ -160,10 +188,6 @@ impl Stream {
 
     pub(crate) async fn release(&self, job: &Job) -> Result<Kept, CallError> {
         self.about(About::Release(held(job))).await
-    }
-
-    pub(crate) fn warnings(&self) -> Warnings {
-        Warnings(Some(self.warned.clone()))
     }
 
     async fn about(&self, about: About) -> Result<Kept, CallError> {
@@ -193,31 +217,39 @@ fn held(job: &Job) -> Held {
     Held { id: job.id.clone(), token: job.token.clone(), tag: 0 }
 }
 
-fn endpoint(url: &str) -> Result<Endpoint, tonic::transport::Error> {
-    let endpoint = Endpoint::from_shared(url.to_owned())?
+fn endpoint(settings: &Settings) -> Result<Endpoint, tonic::transport::Error> {
+    let endpoint = Endpoint::from_shared(settings.url.clone())?
         .connect_timeout(CONNECT_WITHIN)
         .http2_keep_alive_interval(ALIVE_EVERY)
         .keep_alive_timeout(ALIVE_EVERY)
         .keep_alive_while_idle(true)
         .http2_adaptive_window(true)
         .tcp_nodelay(true);
-    if url.starts_with("https:") {
-        return endpoint.tls_config(ClientTlsConfig::new().with_webpki_roots());
+    if !settings.url.starts_with("https:") {
+        return Ok(endpoint);
     }
-    Ok(endpoint)
+    endpoint.tls_config(match &settings.trusted {
+        Some(pem) => ClientTlsConfig::new().ca_certificate(Certificate::from_pem(pem)),
+        None => ClientTlsConfig::new().with_webpki_roots(),
+    })
 }
+
+/// Who waits for the result of what was said under a tag.
+type Waiting = HashMap<u64, oneshot::Sender<Kept>>;
 
 /// Whoever has the connection.
 struct Line {
     endpoint: Endpoint,
     token: Option<String>,
     open: Open,
+    /// What places of jobs say; they must not keep the line open.
+    says: mpsc::WeakUnboundedSender<Saying>,
+    /// Bounded by what is in hand, since each job has one call under way at most.
     sayings: mpsc::UnboundedReceiver<Saying>,
-    arrive: mpsc::UnboundedSender<Job>,
+    arrive: mpsc::UnboundedSender<Vec<Arrival>>,
     warn: watch::Sender<()>,
     refused: Arc<OnceLock<Refusal>>,
-    /// How many jobs were asked for and have not come.
-    owed: usize,
+    hands: Hands,
     next_tag: u64,
 }
 
@@ -243,28 +275,30 @@ impl Line {
     async fn talk(&mut self, reached: &mut bool) -> Result<(), Status> {
         let unreached = |error: tonic::transport::Error| Status::unavailable(error.to_string());
         let channel = self.endpoint.connect().await.map_err(unreached)?;
-        // Bounded by what is in hand, since each job has one call under way at most.
+        // As bounded as the sayings.
         let (say, mut said) = mpsc::unbounded_channel();
-        let room = u32::try_from(self.owed).unwrap_or(u32::MAX);
         let gone = |_| Status::unavailable("the program no longer listens");
+        let room = self.hands.ask_again();
         say.send(FromWorker { open: Some(self.open.clone()), room, ..FromWorker::default() }).map_err(gone)?;
         let outbound = futures_util::stream::poll_fn(move |context| said.poll_recv(context));
         let mut heard = self.client(channel).pull(self.request(outbound)?).await?.into_inner();
-        let mut waiting: HashMap<u64, oneshot::Sender<Kept>> = HashMap::new();
-        let mut sayings = Vec::new();
+        let (mut waiting, mut sayings) = (Waiting::new(), Vec::new());
         loop {
             tokio::select! {
                 count = self.sayings.recv_many(&mut sayings, SAYINGS_MAX) => {
                     if count == 0 {
                         return Ok(());
                     }
-                    let message = self.message(sayings.drain(..), &mut waiting);
-                    say.send(message).map_err(gone)?;
+                    for letter in self.letters(sayings.drain(..), &mut waiting) {
+                        say.send(letter).map_err(gone)?;
+                    }
                 }
                 message = heard.message() => {
                     let message = message?.ok_or_else(|| Status::unavailable("the program is about to stop"))?;
                     *reached = true;
-                    self.take(message, &mut waiting);
+                    if let Some(refused) = self.take(message, &mut waiting) {
+                        say.send(refused).map_err(gone)?;
+                    }
                 }
             }
         }
@@ -284,50 +318,77 @@ impl Line {
         Ok(request)
     }
 
-    /// All of this in one message.
-    fn message(
-        &mut self,
-        sayings: impl Iterator<Item = Saying>,
-        waiting: &mut HashMap<u64, oneshot::Sender<Kept>>,
-    ) -> FromWorker {
-        let mut message = FromWorker::default();
+    /// All of this in as few messages as may be; the last one says for how many more there is room.
+    fn letters(&mut self, sayings: impl Iterator<Item = Saying>, waiting: &mut Waiting) -> Vec<FromWorker> {
+        let (mut letters, mut bytes) = (Vec::<FromWorker>::new(), 0);
         for saying in sayings {
-            match saying {
-                Saying::Room(more) => {
-                    self.owed += more;
-                    message.room = message.room.saturating_add(u32::try_from(more).unwrap_or(u32::MAX));
+            let (mut about, hear) = match saying {
+                Saying::Job(about, hear) => (about, hear),
+                Saying::Ended => {
+                    self.hands.ended();
+                    continue;
                 }
-                Saying::Job(mut about, hear) => {
-                    self.next_tag += 1;
-                    waiting.insert(self.next_tag, hear);
-                    about.tag(self.next_tag);
-                    match about {
-                        About::Extend(held) => message.extend.push(held),
-                        About::Answer(answer) => message.answer.push(answer),
-                        About::Fail(failure) => message.fail.push(failure),
-                        About::Release(held) => message.release.push(held),
-                    }
+                Saying::Over { running } => {
+                    self.hands.over(running);
+                    continue;
                 }
+                Saying::Stop => {
+                    self.hands.stop();
+                    continue;
+                }
+            };
+            self.next_tag += 1;
+            waiting.insert(self.next_tag, hear);
+            about.tag(self.next_tag);
+            bytes += about.bytes();
+            if letters.is_empty() || bytes > LETTER_BYTES_MAX {
+                bytes = about.bytes();
+                letters.push(FromWorker::default());
+            }
+            let Some(letter) = letters.last_mut() else { continue };
+            match about {
+                About::Extend(held) => letter.extend.push(held),
+                About::Answer(answer) => letter.answer.push(answer),
+                About::Fail(failure) => letter.fail.push(failure),
+                About::Release(held) => letter.release.push(held),
             }
         }
-        message
+        // What is waited for brings the next letter about, and little room can go with that.
+        let room = self.hands.ask(letters.is_empty() && !waiting.is_empty());
+        match letters.last_mut() {
+            Some(letter) => letter.room = room,
+            None if room > 0 => letters.push(FromWorker { room, ..FromWorker::default() }),
+            None => {}
+        }
+        letters
     }
 
-    /// Passes on what the program says.
-    fn take(&mut self, message: ToWorker, waiting: &mut HashMap<u64, oneshot::Sender<Kept>>) {
+    /// Passes on what the program says; jobs that nobody is there for are given back.
+    fn take(&mut self, message: ToWorker, waiting: &mut Waiting) -> Option<FromWorker> {
         // Whoever no longer listens need not know: of all three.
         for result in message.results {
             if let Some(hear) = waiting.remove(&result.held.as_ref().map_or(0, |held| held.tag)) {
                 let _gone = hear.send(kept(result));
             }
         }
-        self.owed = self.owed.saturating_sub(message.jobs.len());
-        for job in message.jobs {
-            let _gone = self.arrive.send(read(job));
+        let mut refused = None;
+        if !message.jobs.is_empty() {
+            match self.says.upgrade().filter(|_| self.hands.take(message.jobs.len())) {
+                Some(says) => {
+                    let place = || Place { says: says.clone(), warned: self.warn.subscribe(), running: true };
+                    let arrivals = message.jobs.into_iter().map(|job| Arrival { job: read(job), place: place() });
+                    let _gone = self.arrive.send(arrivals.collect());
+                }
+                None => {
+                    let release = message.jobs.into_iter().filter_map(|job| job.held).collect();
+                    refused = Some(FromWorker { release, ..FromWorker::default() });
+                }
+            }
         }
         if message.amended {
             let _gone = self.warn.send(());
         }
+        refused
     }
 }
 
