@@ -1,4 +1,8 @@
-//! What would not work, found out without running anything.
+//! What would not work, found out without running anything: all of it at once.
+//!
+//! ```text
+//!   what cannot be read ──▶ what makes no sense in the rest ──▶ what only the outside can tell of what is left
+//! ```
 
 use std::path::Path;
 use std::time::Duration;
@@ -12,8 +16,28 @@ use crate::run::{file_of, open_collector, open_keys, open_store, open_tls};
 /// How long a store has to answer.
 const STORE_WITHIN: Duration = Duration::from_secs(10);
 
+/// Everything that is wrong with a configuration that was read so far; `offline`, without a look outside.
+pub async fn all(read: (Option<Loaded>, Faults), folder: &Path, offline: bool) -> Result<Config, Faults> {
+    let (loaded, mut faults) = read;
+    let Some(loaded) = loaded else { return Err(faults) };
+    let (plan, senseless) = Plan::sketch(&loaded, folder);
+    faults.0.extend(senseless.0);
+    if !offline {
+        let told: Vec<Fault> = online(&loaded, &plan).await;
+        // What is wrong at the same place follows from what was told.
+        let along = |told: &Fault, path: &[String]| {
+            !told.path.is_empty() && told.path.iter().zip(path).all(|(one, other)| one == other)
+        };
+        let known =
+            |fault: &Fault| loaded.is_unread(&fault.path) || faults.0.iter().any(|told| along(told, &fault.path));
+        let new: Vec<Fault> = told.into_iter().filter(|fault| !known(fault)).collect();
+        faults.0.extend(new);
+    }
+    faults.in_order().unless_any(loaded.config)
+}
+
 /// Opens keys, calls nodes, and asks the store.
-pub async fn online(loaded: &Loaded, plan: &Plan) -> Result<(), Faults> {
+async fn online(loaded: &Loaded, plan: &Plan) -> Vec<Fault> {
     let (store, mut faults) = tokio::join!(store(loaded), plan.probe(loaded));
     faults.extend(store);
     let api = &loaded.config.api;
@@ -30,7 +54,7 @@ pub async fn online(loaded: &Loaded, plan: &Plan) -> Result<(), Faults> {
     if let Some(Err(error)) = api.tls.as_ref().map(open_tls) {
         faults.push(loaded.fault(&["api", "tls"], format!("{error:#}")));
     }
-    Faults(faults).unless_any(())
+    faults
 }
 
 /// What is wrong with the store, if anything is.

@@ -195,8 +195,7 @@ impl Api {
         for (name, path) in self.premises.routes.iter().filter_map(|(name, intake)| Some((name, intake.path.as_ref()?)))
         {
             let name = name.clone();
-            let submit =
-                move |state, query, headers, body| requests::submit_at(name.clone(), state, query, headers, body);
+            let submit = move |state, uri, headers, body| requests::submit_at(name.clone(), state, uri, headers, body);
             let guarding = self.guards.with(SUBMITTERS);
             let submitting = axum::routing::post(submit).route_layer(from_fn_with_state(guarding, guard));
             router = router.route(path, submitting);

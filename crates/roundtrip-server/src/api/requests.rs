@@ -8,7 +8,7 @@ use axum::Json;
 use axum::body::Bytes;
 use axum::extract::rejection::{BytesRejection, PathRejection};
 use axum::extract::{Path, Query, State};
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::http::{HeaderMap, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use roundtrip::inbox::Identity;
 use roundtrip::listener::request_with_id;
@@ -286,25 +286,23 @@ pub(super) async fn submit(
 }
 
 /// Submits a request under a route's own path: the fields of its query, or of a form, are
-/// those of a JSON object, if the route says so; else as everywhere.
+/// those of a JSON object, if the route says so and no JSON comes; else as everywhere.
 pub(super) async fn submit_at(
     route: String,
     State(api): State<Api>,
-    query: Result<Query<BTreeMap<String, String>>, axum::extract::rejection::QueryRejection>,
+    uri: Uri,
     headers: HeaderMap,
     bytes: Result<Bytes, BytesRejection>,
 ) -> Result<Response, Problem> {
-    let (Query(mut fields), bytes) = (query?, bytes?);
+    let bytes = bytes?;
     let forms = api.premises.routes.get(&route).is_some_and(|intake| intake.forms);
+    if !forms || content_type(&headers) == Some("application/json") {
+        let Query(query) = Query::try_from_uri(&uri)?;
+        let payload = payload_of(&headers, bytes)?;
+        return api.submitted(&route, query, &headers, payload).await;
+    }
+    let Query(mut fields) = Query::<BTreeMap<String, String>>::try_from_uri(&uri)?;
     let query = SubmitQuery { wait: fields.remove("wait"), ..SubmitQuery::default() };
-    if !forms {
-        let payload = payload_of(&headers, bytes)?;
-        return api.submitted(&route, query, &headers, payload).await;
-    }
-    if content_type(&headers) == Some("application/json") {
-        let payload = payload_of(&headers, bytes)?;
-        return api.submitted(&route, query, &headers, payload).await;
-    }
     let form: BTreeMap<String, String> =
         serde_urlencoded::from_bytes(&bytes).map_err(|error| Problem::unprocessable(error.to_string()))?;
     fields.extend(form);

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use clap::Args;
 
-use crate::config::{self, Loaded};
+use crate::config::{self, Faults, Loaded};
 
 /// Where the configuration is unless it is said.
 const CONFIG: &str = "roundtrip.toml";
@@ -27,6 +27,12 @@ impl Given {
     /// What it says, and the folder in which files that it names are.
     pub(super) fn load(&self) -> anyhow::Result<(Loaded, PathBuf)> {
         load(&self.config)
+    }
+
+    /// As much of it as can be read, what is wrong with the rest, and the folder.
+    pub(super) fn read(&self) -> anyhow::Result<((Option<Loaded>, Faults), PathBuf)> {
+        let (name, text) = text_of(&self.config)?;
+        Ok((config::read(&name, &text, std::env::vars()), folder_of(&self.config)))
     }
 }
 
@@ -63,9 +69,18 @@ impl Reach {
 
 /// Reads a configuration.
 pub(super) fn load(file: &Path) -> anyhow::Result<(Loaded, PathBuf)> {
+    let (name, text) = text_of(file)?;
+    Ok((config::load(&name, &text, std::env::vars())?, folder_of(file)))
+}
+
+/// A file's name, and what is in it.
+fn text_of(file: &Path) -> anyhow::Result<(String, String)> {
     let name = file.display().to_string();
     let text = std::fs::read_to_string(file)
         .with_context(|| format!("{name} cannot be read; `roundtrip init` writes one to start from"))?;
-    let loaded = config::load(&name, &text, std::env::vars())?;
-    Ok((loaded, file.parent().unwrap_or(Path::new(".")).to_owned()))
+    Ok((name, text))
+}
+
+fn folder_of(file: &Path) -> PathBuf {
+    file.parent().unwrap_or(Path::new(".")).to_owned()
 }

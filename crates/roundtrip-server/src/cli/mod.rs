@@ -146,12 +146,9 @@ fn act(action: Action) -> anyhow::Result<ExitCode> {
             ))?;
         }
         Action::Check { given, offline } => {
-            let (loaded, folder) = given.load()?;
-            let plan = Plan::of(&loaded, &folder)?;
-            if !offline {
-                runtime()?.block_on(check::online(&loaded, &plan))?;
-            }
-            show::say(&format!("{}: {}\n", given.file().display(), check::summary(&loaded.config)))?;
+            let (read, folder) = given.read()?;
+            let config = runtime()?.block_on(check::all(read, &folder, offline))?;
+            show::say(&format!("{}: {}\n", given.file().display(), check::summary(&config)))?;
         }
         Action::Run { given, only } => {
             let (loaded, folder) = given.load()?;

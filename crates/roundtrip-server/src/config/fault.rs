@@ -63,6 +63,18 @@ impl Faults {
         Faults(vec![fault])
     }
 
+    /// The same in the order in which they stand, none twice.
+    #[must_use]
+    pub fn in_order(mut self) -> Faults {
+        let line = |fault: &Fault| match &fault.place {
+            Some(Place::File { line, column, .. }) => (*line, *column),
+            _ => (usize::MAX, 0),
+        };
+        self.0.sort_by_key(line);
+        self.0.dedup();
+        self
+    }
+
     /// This value, or what was found to be wrong.
     pub fn unless_any<T>(self, value: T) -> Result<T, Faults> {
         if self.0.is_empty() { Ok(value) } else { Err(self) }

@@ -8,7 +8,8 @@
 //! ```
 //!
 //! Every fault is told at once. What needs more than the file, such as a route that names a
-//! chain that is not there, is for [`crate::plan`] to find.
+//! chain that is not there, is for [`crate::plan`] to find; so what does not fit is taken out,
+//! and the rest can be looked at.
 
 mod fault;
 mod file;
@@ -30,6 +31,8 @@ use schema::unknown_keys;
 
 /// Most faults that are told of one file.
 const FAULTS_MAX: usize = 100;
+/// What every configuration has.
+const STORE: &str = "store";
 
 const NOT_A_SECRET: &str = "a secret is not written here but named: { env = \"NAME\" } or { file = \"path\" }, \
                             in a signer under its kind, such as { key = { env = \"NAME\" } }; what is there is not shown";
@@ -41,6 +44,8 @@ pub struct Loaded {
     pub config: Config,
     /// Where it says it.
     pub document: Document,
+    /// What it says besides and could not be read.
+    unread: Vec<Path>,
 }
 
 impl Loaded {
@@ -49,13 +54,35 @@ impl Loaded {
         let path: Path = path.iter().map(|&part| part.to_owned()).collect();
         Fault { place: self.document.place(&path), path, text: text.into() }
     }
+
+    /// Whether something here, or around it, or in it, could not be read: what else seems to be wrong with
+    /// it may only follow from that.
+    pub fn is_unread(&self, path: &[impl AsRef<str>]) -> bool {
+        let along = |unread: &Path| unread.iter().zip(path).all(|(one, other)| one == other.as_ref());
+        self.unread.iter().any(along)
+    }
 }
 
 /// Reads a configuration of this text.
 pub fn load(file: &str, text: &str, environment: impl IntoIterator<Item = (String, String)>) -> Result<Loaded, Faults> {
-    let mut document = Document::read(file, text)?;
+    match read(file, text, environment) {
+        (Some(loaded), faults) => faults.unless_any(loaded),
+        (None, faults) => Err(faults),
+    }
+}
+
+/// Reads as much of a configuration as can be read, and says what is wrong with the rest.
+pub fn read(
+    file: &str,
+    text: &str,
+    environment: impl IntoIterator<Item = (String, String)>,
+) -> (Option<Loaded>, Faults) {
+    let mut document = match Document::read(file, text) {
+        Ok(document) => document,
+        Err(faults) => return (None, faults),
+    };
     document.override_by(environment);
-    let mut faults = Faults::default();
+    let (mut faults, mut unread) = (Faults::default(), Vec::<Path>::new());
     for unknown in unknown_keys(&schema(), &document.values) {
         let what = match unknown.meant {
             Some(meant) => format!("nobody knows this key; is `{meant}` meant?"),
@@ -63,9 +90,8 @@ pub fn load(file: &str, text: &str, environment: impl IntoIterator<Item = (Strin
         };
         faults.0.push(Fault { place: document.place(&unknown.path), path: unknown.path.clone(), text: what });
         document.remove(&unknown.path);
+        unread.push(unknown.path);
     }
-    // What does not fit is taken out, so that the rest can be looked at.
-    let mut removed: Vec<Path> = Vec::new();
     let config = loop {
         let error = match serde_path_to_error::deserialize::<_, Config>(document.values.clone()) {
             Ok(config) => break Some(config),
@@ -74,7 +100,7 @@ pub fn load(file: &str, text: &str, environment: impl IntoIterator<Item = (Strin
         let (path, text) = (path_of(error.path()), error.inner().to_string());
         let missing = text.strip_prefix("missing field `").and_then(|rest| rest.strip_suffix('`'));
         // What is missing only because it was taken out has been told.
-        if missing.is_none_or(|key| !removed.contains(&[&path[..], &[key.to_owned()]].concat())) {
+        if missing.is_none_or(|key| !unread.contains(&[&path[..], &[key.to_owned()]].concat())) {
             let text = match missing {
                 Some(key) => format!("`{key}` is missing"),
                 None if is_secret(&path) => NOT_A_SECRET.to_owned(),
@@ -84,30 +110,24 @@ pub fn load(file: &str, text: &str, environment: impl IntoIterator<Item = (Strin
         }
         // An item of a list cannot go without the others moving up: the whole list goes.
         let taken = (1..=path.len()).rev().map(|length| &path[..length]).find(|path| document.remove(path));
-        match taken {
-            Some(taken) if faults.0.len() < FAULTS_MAX => removed.push(taken.to_vec()),
-            _ => break None,
+        match (taken, missing) {
+            _ if faults.0.len() >= FAULTS_MAX => break None,
+            (Some(taken), _) => unread.push(taken.to_vec()),
+            // Nothing is left to be taken out: something takes the place of what has to be there.
+            (None, Some(STORE)) => {
+                document.values[STORE] = serde_json::json!({"url": "memory:"});
+                unread.push(vec![STORE.to_owned()]);
+            }
+            (None, _) => break None,
         }
     };
-    match config {
-        Some(config) if faults.0.is_empty() => Ok(Loaded { config, document }),
-        _ => Err(in_order(faults)),
-    }
+    (config.map(|config| Loaded { config, document, unread }), faults.in_order())
 }
 
 /// Whether a secret may have been written here: what is there must not be shown.
 fn is_secret(path: &[String]) -> bool {
     const SECRETS: [&str; 4] = ["signer", "secret", "password", "public_key"];
     path.iter().any(|part| SECRETS.contains(&part.as_str()))
-}
-
-fn in_order(mut faults: Faults) -> Faults {
-    let line = |fault: &Fault| match &fault.place {
-        Some(Place::File { line, column, .. }) => (*line, *column),
-        _ => (usize::MAX, 0),
-    };
-    faults.0.sort_by_key(line);
-    faults
 }
 
 fn path_of(path: &serde_path_to_error::Path) -> Path {

@@ -220,7 +220,10 @@ fn lanes(
                 findings.ok(&["lanes", lane], LaneName::new(lane));
                 found.push((lane.clone(), config.signer.clone()));
             }
-            None => findings.add(&path, format!("no lane is called {lane:?}: add [lanes.{lane}] with its signer")),
+            None => {
+                let why = format!("no lane is called {lane:?}: add [lanes.{lane}] with its signer");
+                findings.missing(&path, ["lanes", lane], why);
+            }
         }
     }
     found
@@ -349,33 +352,12 @@ impl Delivery {
     }
 
     /// Finds out whether its keys are there and fit.
-    pub(super) async fn probe(
-        &self,
-        loaded: &Loaded,
-        name: &str,
-        chains: &BTreeMap<String, ChainConfig>,
-        faults: &mut Vec<Fault>,
-    ) {
+    pub(super) async fn probe(&self, loaded: &Loaded, name: &str, faults: &mut Vec<Fault>) {
         match self {
             Delivery::Transactions(to) => {
                 for (lane, source) in &to.lanes {
                     if let Err(error) = source.open().await {
                         faults.push(loaded.fault(&["lanes", lane, "signer"], error.to_string()));
-                    }
-                }
-                let Some(chain) = chains.get(&to.chain) else { return };
-                for (n, url) in chain.urls.iter().enumerate() {
-                    let path = ["chains", &to.chain, "urls", &n.to_string()];
-                    let found = match roundtrip_evm::Rpc::http(url) {
-                        Ok(rpc) => rpc.chain_id().await.map_err(|error| error.to_string()),
-                        Err(error) => Err(error.to_string()),
-                    };
-                    match found {
-                        Ok(found) if found == chain.chain_id => {}
-                        Ok(found) => faults.push(
-                            loaded.fault(&path, format!("this node is on chain {found}, not {}", chain.chain_id)),
-                        ),
-                        Err(error) => faults.push(loaded.fault(&path, error)),
                     }
                 }
             }

@@ -19,6 +19,7 @@ use roundtrip::store::Store;
 use roundtrip::upkeep::UpkeepOptions;
 use roundtrip::words::{LaneName, ListenerName, ParseError, RouteName};
 use roundtrip_evm::ContractCall;
+use tokio::sync::Semaphore;
 
 use destinations::Surroundings;
 pub use destinations::{Delivery, Transactions};
@@ -27,6 +28,9 @@ pub use work::WorkPlan;
 
 use crate::config::{ChainConfig, Config, Fault, Faults, Loaded, TracesConfig};
 use crate::telemetry::{Scope, Telemetry};
+
+/// What hyper takes of headers at the least.
+const HEADER_BYTES_LEAST: usize = 8192;
 
 /// What a process does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
@@ -79,11 +83,17 @@ impl Findings<'_> {
         let found = self.config().chains.get(name).cloned();
         if found.is_none() {
             let known: Vec<&str> = self.config().chains.keys().map(String::as_str).collect();
-            let known =
-                if known.is_empty() { "there is none".to_owned() } else { format!("there is {}", known.join(", ")) };
-            self.add(path, format!("no chain is called {name:?}: {known}"));
+            let why = format!("no chain is called {name:?}: {}", there_is(&known));
+            self.missing(path, ["chains", name], why);
         }
         found
+    }
+
+    /// What this names is not there; unless it is, and could not be read.
+    fn missing(&mut self, path: &[&str], named: [&str; 2], why: String) {
+        if !self.loaded.is_unread(&named) {
+            self.add(path, why);
+        }
     }
 
     fn read(&mut self, path: &[&str], file: &PathBuf) -> Option<String> {
@@ -100,6 +110,12 @@ impl Findings<'_> {
 impl Plan {
     /// What this configuration comes to; files that it names are looked for in this folder.
     pub fn of(loaded: &Loaded, folder: &Path) -> Result<Plan, Faults> {
+        let (plan, faults) = Plan::sketch(loaded, folder);
+        faults.unless_any(plan)
+    }
+
+    /// The part of it that makes sense, and what is wrong with the rest.
+    pub fn sketch(loaded: &Loaded, folder: &Path) -> (Plan, Faults) {
         let mut findings = Findings { loaded, folder, faults: Faults::default() };
         let config = &loaded.config;
         check_chains(&mut findings);
@@ -112,8 +128,9 @@ impl Plan {
                 routes.insert(name.clone(), plan);
             }
         }
-        let faults = findings.faults;
-        faults.unless_any(Plan { routes, destinations, chains: config.chains.clone(), seat_ms: config.seat.as_ms() })
+        let mut faults = findings.faults.in_order();
+        faults.0.retain(|fault| !loaded.is_unread(&fault.path));
+        (Plan { routes, destinations, chains: config.chains.clone(), seat_ms: config.seat.as_ms() }, faults)
     }
 
     /// The relay of these roles on this store; its keys are opened.
@@ -179,8 +196,11 @@ impl Plan {
     /// What is wrong with keys and nodes, as far as it can be found out now.
     pub async fn probe(&self, loaded: &Loaded) -> Vec<Fault> {
         let mut faults = Vec::new();
+        for (name, chain) in &self.chains {
+            probe_nodes(loaded, name, chain, &mut faults).await;
+        }
         for (name, delivery) in &self.destinations {
-            delivery.probe(loaded, name, &self.chains, &mut faults).await;
+            delivery.probe(loaded, name, &mut faults).await;
         }
         for (name, route) in &self.routes {
             route.probe(loaded, name, &self.chains, &mut faults).await;
@@ -190,6 +210,25 @@ impl Plan {
         }
         faults
     }
+}
+
+/// Finds out whether each node of a chain is there, and on that chain.
+async fn probe_nodes(loaded: &Loaded, name: &str, chain: &ChainConfig, faults: &mut Vec<Fault>) {
+    for (n, url) in chain.urls.iter().enumerate() {
+        // What is no URL is told without asking anybody.
+        let Ok(rpc) = roundtrip_evm::Rpc::http(url) else { continue };
+        let wrong = match rpc.chain_id().await {
+            Ok(found) if found == chain.chain_id => continue,
+            Ok(found) => format!("this node is on chain {found}, not {}", chain.chain_id),
+            Err(error) => error.to_string(),
+        };
+        faults.push(loaded.fault(&["chains", name, "urls", &n.to_string()], wrong));
+    }
+}
+
+/// Which names there are.
+fn there_is(known: &[&str]) -> String {
+    if known.is_empty() { "there is none".to_owned() } else { format!("there is {}", known.join(", ")) }
 }
 
 /// Under which name a route's listener of an origin keeps its cursor.
@@ -205,11 +244,19 @@ fn check_api(findings: &mut Findings<'_>) {
     let (api, telemetry) = (&findings.loaded.config.api, &findings.loaded.config.telemetry);
     let doors = [("api", Some(api.listen)), ("telemetry", telemetry.listen)];
     for (part, listen) in doors.into_iter().filter_map(|(part, listen)| Some((part, listen?))) {
-        if api.auth.is_none() && !listen.ip().is_loopback() {
+        if api.auth.is_none() && !findings.loaded.is_unread(&["api", "auth"]) && !listen.ip().is_loopback() {
             let why = format!(
                 "{listen} can be reached from other machines: say who may call in [api.auth], or listen on 127.0.0.1"
             );
             findings.add(&[part, "listen"], why);
+        }
+    }
+    if api.header_bytes_max < HEADER_BYTES_LEAST {
+        findings.add(&["api", "header_bytes_max"], format!("use at least {HEADER_BYTES_LEAST}: less is never taken"));
+    }
+    for (key, most) in [("connections_max", api.connections_max), ("calls_max", api.calls_max)] {
+        if !(1..=Semaphore::MAX_PERMITS).contains(&most) {
+            findings.add(&["api", key], format!("use a number from 1 to {}", Semaphore::MAX_PERMITS));
         }
     }
     if api.auth.as_ref().is_some_and(|auth| auth.secret.is_none() && auth.public_key.is_none()) {
@@ -243,7 +290,7 @@ fn check_chains(findings: &mut Findings<'_>) {
         for (n, url) in chain.urls.iter().enumerate() {
             findings.ok(&["chains", name, "urls", &n.to_string()], roundtrip_evm::Rpc::http(url));
         }
-        if chain.quorum == 0 || chain.quorum > chain.urls.len().max(1) {
+        if chain.quorum == 0 || chain.quorum > chain.urls.len().max(1) && !findings.loaded.is_unread(&at("urls")) {
             let why = format!(
                 "{} of {} nodes cannot agree: use a number from 1 to as many as there are",
                 chain.quorum,

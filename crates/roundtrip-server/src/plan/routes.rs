@@ -13,7 +13,7 @@ use roundtrip_evm::listener::Mempool;
 use roundtrip_evm::{EventSignature, EvmSource, Rpc, Watch};
 
 use super::destinations::Delivery;
-use super::{Findings, Plan, WorkPlan, listener};
+use super::{Findings, Plan, WorkPlan, listener, there_is};
 use crate::api::Intake;
 use crate::config::{
     ChainConfig, DuplicateConfig, EventConfig, EveryConfig, Fault, GateConfig, IdentityConfig, IdentityWord,
@@ -88,8 +88,8 @@ pub(super) fn plan(
         let path = ["routes", name, "mempool", at.as_str()];
         let chain = findings.chain(&[&path[..], &["chain"]].concat(), &mempool.chain);
         if chain.is_some_and(|chain| chain.websockets.is_empty()) {
-            findings
-                .add(&path, format!("chain {:?} has no `websockets`, and only they tell of a mempool", mempool.chain));
+            let why = format!("chain {:?} has no `websockets`, and only they tell of a mempool", mempool.chain);
+            findings.missing(&path, ["chains", &mempool.chain], why);
         }
         mempools.push((mempool.chain.clone(), addresses(findings, &[&path[..], &["to"]].concat(), &mempool.to)));
     }
@@ -105,7 +105,8 @@ pub(super) fn plan(
     let (lists, every) = (config.lists.clone(), config.every.clone());
     let to = config.to.as_ref().and_then(|to| findings.loaded.config.destinations.get(to));
     if config.sending.is_some() && to.is_none_or(|to| to.transactions.is_none()) {
-        findings.add(&["routes", name, "sending"], "only answers that go out as transactions have any of this");
+        let why = "only answers that go out as transactions have any of this".to_owned();
+        findings.missing(&["routes", name, "sending"], ["destinations", config.to.as_deref().unwrap_or_default()], why);
     }
     let intake = intake(findings, name, config, &identity);
     let work = config.work.as_ref().map(|work| super::work::plan(findings, name, work, config.to.is_some()));
@@ -130,7 +131,7 @@ fn intake(findings: &mut Findings<'_>, name: &str, config: &RouteConfig, identit
         if findings.config().routes.values().filter(same).count() > 1 {
             findings.add(&at, "two routes have this path");
         }
-    } else if config.forms {
+    } else if config.forms && !findings.loaded.is_unread(&["routes", name, "submit_path"]) {
         findings.add(&["routes", name, "forms"], "parameters are taken under `submit_path` alone, and there is none");
     }
     // What looks like an event of a chain must not be somebody's call, unless that is wanted.
@@ -205,9 +206,8 @@ fn policy(findings: &mut Findings<'_>, name: &str, config: &RouteConfig) -> Opti
     let destination = match &config.to {
         Some(to) if !findings.config().destinations.contains_key(to) => {
             let known: Vec<&str> = findings.config().destinations.keys().map(String::as_str).collect();
-            let known =
-                if known.is_empty() { "there is none".to_owned() } else { format!("there is {}", known.join(", ")) };
-            findings.add(&at("to"), format!("no destination is called {to:?}: {known}"));
+            let why = format!("no destination is called {to:?}: {}", there_is(&known));
+            findings.missing(&at("to"), ["destinations", to], why);
             return None;
         }
         Some(to) => Some(findings.ok(&at("to"), Destination::new(to))?),
@@ -263,6 +263,7 @@ fn on_duplicate(findings: &mut Findings<'_>, name: &str, config: &RouteConfig) -
         (DuplicateConfig::Vote, None) => {
             findings.add(&["routes", name, "on_duplicate"], "`votes` says how many are needed")
         }
+        (_, Some(_)) if findings.loaded.is_unread(&["routes", name, "on_duplicate"]) => {}
         (_, Some(_)) => findings.add(&["routes", name, "votes"], "votes are counted only with on_duplicate = \"vote\""),
         (DuplicateConfig::Attach, None) => return Some(OnDuplicate::Attach),
         (DuplicateConfig::Drop, None) => return Some(OnDuplicate::Drop),

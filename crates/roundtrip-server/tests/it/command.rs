@@ -127,6 +127,83 @@ function = "answer(uint256 id)"
     assert!(offline.status.success(), "{}", said(&offline));
 }
 
+/// A key that nobody knows, a value that does not fit, a name that is not there, a secret that is not set: all in one
+/// go, and nothing that only follows from another.
+#[test]
+fn what_cannot_be_read_hides_nothing_else() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = r#"[stor]
+url = "sqlite:store.db"
+
+[api]
+listen = "0.0.0.0:8080"
+auth = { secrt = "x" }
+
+[chains.main]
+chain_id = "one"
+urls = ["http://127.0.0.1:1"]
+
+[chains.side]
+chain_id = 2
+urls = ["http://127.0.0.1:1"]
+
+[routes.price]
+to = "board"
+leese = "5s"
+capacity = "many"
+on_duplicate = "vot"
+votes = 2
+
+[[routes.price.events]]
+chain = "main"
+event = "Asked(uint256 id)"
+
+[[routes.price.events]]
+chain = "mian"
+event = "Asked(uint256 id"
+
+[destinations.board.transactions]
+chain = "main"
+lanes = ["first", "second"]
+contract = "0x12"
+function = "answer(uint256 id)"
+
+[destinations.hook.webhook]
+url = "http://127.0.0.1:1"
+secret = { env = "NOT_SET_ANYWHERE" }
+
+[lanes.first]
+signer = "0xac0974bec39a17e36ba4a6b4d238ff944bacb478cbed5efcae784d7bf4f2ff80"
+"#;
+    std::fs::write(folder.path().join("roundtrip.toml"), config).unwrap();
+    let checked = roundtrip(folder.path(), &["check"]);
+    assert!(!checked.status.success());
+    let told = said(&checked);
+    let expected = [
+        "roundtrip.toml:1:2: stor: nobody knows this key; is `store` meant?",
+        "roundtrip.toml:6:10: api.auth.secrt: nobody knows this key; is `secret` meant?",
+        "roundtrip.toml:9:1: chains.main.chain_id: ",
+        "roundtrip.toml:14:9: chains.side.urls.0: ",
+        "roundtrip.toml:18:1: routes.price.leese: nobody knows this key; is `lease` meant?",
+        "roundtrip.toml:19:1: routes.price.capacity: ",
+        "roundtrip.toml:20:1: routes.price.on_duplicate: ",
+        "roundtrip.toml:28:1: routes.price.events.1.chain: no chain is called \"mian\": there is side",
+        "roundtrip.toml:29:1: routes.price.events.1.event: ",
+        "roundtrip.toml:33:19: destinations.board.transactions.lanes.1: no lane is called \"second\"",
+        "roundtrip.toml:34:1: destinations.board.transactions.contract: ",
+        "roundtrip.toml:37:20: destinations.hook.webhook: no secret in the environment variable NOT_SET_ANYWHERE",
+        "roundtrip.toml:42:1: lanes.first.signer: a secret is not written here but named",
+        "`store` is missing",
+    ];
+    // What a signature lacks is shown in lines of its own.
+    let lines: Vec<&str> =
+        told.lines().filter(|line| line.starts_with("roundtrip.toml:") || line.starts_with('`')).collect();
+    for (line, start) in lines.iter().zip(expected) {
+        assert!(line.starts_with(start), "{start} is not where it should be in:\n{told}");
+    }
+    assert_eq!(lines.len(), expected.len(), "{told}");
+}
+
 #[test]
 fn the_reference_is_what_the_code_says() {
     let folder = tempfile::tempdir().unwrap();

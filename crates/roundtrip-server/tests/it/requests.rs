@@ -27,6 +27,10 @@ to = "caller"
 submit_path = "/convert"
 forms = true
 
+[routes.own]
+to = "caller"
+submit_path = "/own/path"
+
 [destinations.caller.keep]
 at_least = "1h"
 "#;
@@ -202,4 +206,12 @@ async fn a_route_may_take_forms_under_a_path_of_its_own() {
     assert_eq!(form.body("to=CHF&amount=12.50").send().await.unwrap().status(), StatusCode::CREATED);
     let job = program.lease("form").await;
     assert_eq!(job["payload"], json!({"from": "EUR", "to": "CHF", "amount": "12.50"}));
+    // What is no form is as everywhere, and nothing of it is passed over.
+    let id = "cd".repeat(32);
+    let (status, own) = program.post(&format!("/own/path?id={id}"), &json!({"n": 1})).await;
+    assert_eq!((status, &own["id"]), (StatusCode::CREATED, &json!(id)));
+    assert_eq!(program.lease("own").await["payload"], json!({"n": 1}));
+    for path in ["/own/path?from=EUR", "/convert?from=EUR"] {
+        assert_eq!(program.post(path, &json!({"n": 1})).await.0, StatusCode::BAD_REQUEST, "{path}");
+    }
 }
