@@ -2,14 +2,18 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 
 mod auth;
+#[path = "../../../roundtrip/tests/it/certificate.rs"]
+mod certificate;
 mod chain;
 mod cli;
 mod command;
 mod dashboard;
 mod dead;
+mod doors;
 mod fuzz;
 mod metrics;
 mod program;
+mod prometheus;
 
 mod requests;
 #[allow(dead_code, reason = "shared with the tests of the tools, which use more of it")]

@@ -1,0 +1,162 @@
+//! The door: encrypted if that is wanted, and no wider than the configuration says.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+
+use reqwest::{Certificate, Client, Method, StatusCode};
+use roundtrip_client::{Options, Settings, Shutdown, Worker};
+use roundtrip_server::api::auth::{Role, sign};
+use roundtrip_wire::v1::FromWorker;
+use serde_json::json;
+use tonic::Code;
+
+use super::certificate::certificate;
+use super::program::Program;
+use super::stream::{Line, answer, wants};
+
+const ROUTE: &str = r#"
+[store]
+url = "memory:"
+
+[routes.work]
+to = "caller"
+
+[destinations.caller.keep]
+at_least = "1h"
+"#;
+
+/// The trusted certificate lets calls and streams through; without it nobody gets in, nor without encryption.
+#[tokio::test]
+async fn whoever_trusts_the_certificate_gets_through_and_nobody_else() {
+    let (folder, made) = (tempfile::tempdir().unwrap(), certificate());
+    let config =
+        format!("{ROUTE}\n[api.tls]\ncertificate = \"{0}/cert.pem\"\nkey = \"{0}/key.pem\"\n", made.path().display());
+    let program = Program::start(folder.path(), &config);
+    let url = program.base().replace("http://127.0.0.1", "https://localhost");
+    let pem = std::fs::read(made.path().join("cert.pem")).unwrap();
+    let trusted = Certificate::from_pem(&pem).unwrap();
+    let trusting = Client::builder().tls_certs_only([trusted]).timeout(Duration::from_secs(30)).build().unwrap();
+    let health = trusting.get(format!("{url}/health")).send().await.unwrap();
+    assert_eq!((health.status(), health.text().await.unwrap()), (StatusCode::OK, "ok\n".to_owned()));
+    assert!(program.call_at(&url, Method::GET, "/health").send().await.is_err(), "nobody vouches for the certificate");
+    assert!(program.call(Method::GET, "/health").send().await.is_err(), "it is not encrypted");
+    let plain = Line::open(program.base(), None, wants("work", 1)).await;
+    assert!(plain.is_err(), "a stream that is not encrypted");
+    // Work over a stream, and an answer to whoever asked.
+    let settings = Settings { trusted: Some(pem), ..Settings::of(&url) };
+    let worker = Worker::streaming(settings, Options::of("work", "w")).unwrap();
+    let stop = Shutdown::new();
+    let working = tokio::spawn({
+        let stop = stop.clone();
+        async move { worker.run(|job| async move { Ok(json!({"of": job.payload})) }, stop).await }
+    });
+    let asked = trusting.post(format!("{url}/v1/routes/work/requests?wait=20s")).body("7").send().await.unwrap();
+    let told: serde_json::Value = serde_json::from_str(&asked.text().await.unwrap()).unwrap();
+    assert_eq!(told["response"], json!({"of": 7}), "{told}");
+    stop.cancel();
+    working.await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn what_is_too_large_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = format!("{ROUTE}\n[api]\nbody_bytes_max = 1000\nheader_bytes_max = 9000\n");
+    let program = Program::start(folder.path(), &config);
+    let submitted = async |bytes: usize| {
+        let call = program.call(Method::POST, "/v1/routes/work/requests").header("content-type", "text/plain");
+        call.body(vec![b'x'; bytes]).send().await.unwrap().status()
+    };
+    assert_eq!(submitted(1000).await, StatusCode::CREATED);
+    assert_eq!(submitted(1001).await, StatusCode::PAYLOAD_TOO_LARGE);
+    let headed = async |bytes: usize| {
+        let call = program.call(Method::GET, "/health").header("x-long", "x".repeat(bytes));
+        call.send().await.unwrap().status()
+    };
+    assert_eq!(headed(8000).await, StatusCode::OK);
+    // What comes with the last bytes that fit is read with them.
+    assert_eq!(headed(30_000).await, StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE);
+    // The same on a stream: a message that is too large ends it, and says why.
+    let mut line = Line::open(program.base(), None, wants("work", 1)).await.unwrap();
+    let held = line.next().await.unwrap().jobs.remove(0).held.unwrap();
+    let large = answer(&held, Box::leak(format!("\"{}\"", "x".repeat(1000)).into_boxed_str()));
+    line.say(FromWorker { answer: vec![large], ..FromWorker::default() });
+    assert_eq!(line.next().await.unwrap_err().code(), Code::OutOfRange);
+}
+
+/// Asks for something on a connection that stays open.
+fn ask(connection: &mut TcpStream) {
+    connection.write_all(b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n").unwrap();
+}
+
+fn answered(connection: &mut TcpStream) -> std::io::Result<String> {
+    let mut heard = vec![0; 4096];
+    let count = connection.read(&mut heard)?;
+    Ok(String::from_utf8_lossy(&heard[..count]).into_owned())
+}
+
+#[test]
+fn beyond_the_limit_of_connections_callers_wait() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = Program::start(folder.path(), &format!("{ROUTE}\n[api]\nconnections_max = 1\n"));
+    let address = program.base().trim_start_matches("http://");
+    let [mut first, mut second] = [(); 2].map(|()| TcpStream::connect(address).unwrap());
+    ask(&mut first);
+    assert!(answered(&mut first).unwrap().starts_with("HTTP/1.1 200"));
+    ask(&mut second);
+    second.set_nonblocking(true).unwrap();
+    for _ in 0..50 {
+        ask(&mut first);
+        assert!(answered(&mut first).unwrap().starts_with("HTTP/1.1 200"));
+        assert_eq!(answered(&mut second).unwrap_err().kind(), ErrorKind::WouldBlock, "there is no room for it");
+    }
+    drop(first);
+    second.set_nonblocking(false).unwrap();
+    assert!(answered(&mut second).unwrap().starts_with("HTTP/1.1 200"));
+}
+
+#[tokio::test]
+async fn beyond_the_limit_of_calls_callers_are_told_to_come_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = Program::start(folder.path(), &format!("{ROUTE}\n[api]\ncalls_max = 1\n"));
+    let asks = program.call(Method::POST, "/v1/work/lease").header("content-type", "application/json");
+    let asks = asks.body(json!({"route": "work", "worker": "w", "wait_ms": 30_000}).to_string());
+    let waiting = tokio::spawn(asks.send());
+    let refused = loop {
+        let answer = program.call(Method::GET, "/v1/counts").send().await.unwrap();
+        if answer.status() == StatusCode::SERVICE_UNAVAILABLE {
+            break answer;
+        }
+        tokio::task::yield_now().await;
+    };
+    assert_eq!(refused.headers()["retry-after"], "1");
+    assert!(refused.text().await.unwrap().contains("too many calls"));
+    waiting.abort();
+    // Whoever hangs up makes room.
+    while program.call(Method::GET, "/v1/counts").send().await.unwrap().status() != StatusCode::OK {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test]
+async fn one_caller_uses_up_its_own_allowance_and_no_other() {
+    const SECRET: &str = "a secret of more than 32 bytes, for tests";
+    let folder = tempfile::tempdir().unwrap();
+    let config = format!("{ROUTE}\n[api]\ncalls_per_second = 5\n\n[api.auth]\nsecret = {{ env = \"API_SECRET\" }}\n");
+    let program = Program::start_with(folder.path(), &config, &[("API_SECRET", SECRET)]);
+    let token = |name: &str| sign(SECRET.as_bytes(), name, &[Role::Viewer], Duration::from_secs(3600)).unwrap();
+    let (busy, quiet) = (token("busy"), token("quiet"));
+    let called = async |token: &str| program.call(Method::GET, "/v1/counts").bearer_auth(token).send().await.unwrap();
+    let refused = loop {
+        let answer = called(&busy).await;
+        if answer.status() != StatusCode::OK {
+            break answer;
+        }
+    };
+    assert_eq!(refused.status(), StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(refused.headers()["retry-after"], "1");
+    assert_eq!(called(&quiet).await.status(), StatusCode::OK);
+    while called(&busy).await.status() != StatusCode::OK {
+        tokio::task::yield_now().await;
+    }
+}
