@@ -65,9 +65,11 @@ impl Document {
         }
     }
 
-    /// Where a value stands, or what is nearest around it.
+    /// Where a value stands, or what is nearest around it; or else what is in it: a variable names no table.
     pub fn place(&self, path: &[String]) -> Option<Place> {
-        (0..=path.len()).rev().find_map(|length| self.places.get(&path[..length])).cloned()
+        let around = (0..=path.len()).rev().find_map(|length| self.places.get(&path[..length]));
+        let inside = || self.places.iter().find(|(known, _)| !path.is_empty() && known.starts_with(path));
+        around.or_else(|| inside().map(|(_, place)| place)).cloned()
     }
 
     /// Takes a value out, so that the rest can be looked at.
@@ -220,6 +222,7 @@ mod tests {
         let values = json!({"store": {"url": "postgres://h/d"}, "routes": routes, "log": {"format": "json"}});
         assert_eq!(document.values, values);
         assert_eq!(line(&document, "store.url"), "ROUNDTRIP__STORE__URL");
+        assert_eq!(line(&document, "log"), "ROUNDTRIP__LOG__FORMAT", "what only the environment has");
     }
 
     #[test]

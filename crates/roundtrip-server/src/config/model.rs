@@ -156,7 +156,8 @@ pub struct LogConfig {
     /// For people or for programs.
     pub format: LogFormat,
     /// How much: `error`, `warn`, `info`, `debug`, `trace`; or for each part, such as `info,roundtrip_evm=debug`. With
-    /// `info,roundtrip::steps=debug` each step of each request is a line.
+    /// `info,roundtrip::steps=debug` each step of each request is a line. What operators do is told at every level, unless it
+    /// says `audit=off`.
     pub level: String,
 }
 
@@ -167,12 +168,15 @@ impl Default for LogConfig {
 }
 
 impl LogConfig {
-    /// What the log shows. Clients of nodes show whole URLs, with the keys in them, unless they are kept quiet.
+    /// What the log shows. Clients of nodes show whole URLs, with the keys in them, unless they are kept quiet; what
+    /// operators do is shown, unless that is named.
     pub fn filter(&self) -> String {
         const QUIET: [&str; 3] = ["alloy", "hyper", "reqwest"];
-        let named = QUIET.iter().any(|part| self.level.contains(part));
-        let quiet = "alloy_rpc_client=info,alloy_transport=info,alloy_transport_http=info,hyper=info,hyper_util=info,reqwest=info";
-        if named { self.level.clone() } else { format!("{quiet},{}", self.level) }
+        let names = |parts: &[&str]| parts.iter().any(|part| self.level.contains(part));
+        let quiet = "alloy_rpc_client=info,alloy_transport=info,alloy_transport_http=info,hyper=info,hyper_util=info,reqwest=info,";
+        let quiet = if names(&QUIET) { "" } else { quiet };
+        let audit = if names(&["audit"]) { "" } else { "audit=info," };
+        format!("{quiet}{audit}{}", self.level)
     }
 
     /// What is no level, if anything is.

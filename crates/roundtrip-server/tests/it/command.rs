@@ -245,6 +245,22 @@ async fn the_readme_shows_what_works() {
     assert_eq!((&found["state"], &found["response"]), (&json!("ready"), &json!(49)));
 }
 
+/// Who did what stays in the log however quiet it is to be.
+#[tokio::test]
+async fn what_operators_do_is_told_at_every_level() {
+    let told = async |level: &str| {
+        let folder = tempfile::tempdir().unwrap();
+        // The start is waited for by what it says.
+        let level = format!("warn,roundtrip_server::run=info{level}");
+        let config = format!("[store]\nurl = \"memory:\"\n[log]\nlevel = \"{level}\"\n[routes.idle]\n");
+        let program = Program::start(folder.path(), &config);
+        program.post("/v1/routes/idle/pause", &json!({})).await;
+        program.stop().contains("an operator acted")
+    };
+    assert!(told("").await);
+    assert!(!told(",audit=off").await);
+}
+
 /// Whoever connects and says nothing keeps nobody out, and a stop is heard although there is no room.
 #[tokio::test]
 async fn silent_callers_do_not_hold_up_a_stop() {

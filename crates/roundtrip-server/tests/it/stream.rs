@@ -1,14 +1,21 @@
 //! Work over one stream, message by message: whoever writes a worker in another language sees this.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use roundtrip_client::{Options, Settings, Shutdown, Worker};
 use roundtrip_server::api::auth::{Role, sign};
 use roundtrip_wire::v1::work_client::WorkClient;
-use roundtrip_wire::v1::{Answer, Failure, FromWorker, Held, Notice, Open, Payload, ToWorker, Verdict};
+use roundtrip_wire::v1::work_server::{Work, WorkServer};
+use roundtrip_wire::v1::{Answer, Failure, FromWorker, Held, Job, Notice, Open, Payload, ToWorker, Verdict};
 use serde_json::json;
+use tokio::net::TcpListener;
 use tokio::sync::mpsc;
-use tonic::transport::{Channel, Endpoint};
-use tonic::{Code, Request, Status, Streaming};
+use tonic::codegen::BoxStream;
+use tonic::transport::server::TcpIncoming;
+use tonic::transport::{Channel, Endpoint, Server};
+use tonic::{Code, Request, Response, Status, Streaming};
 
 use super::program::Program;
 
@@ -206,4 +213,62 @@ async fn what_is_amended_reaches_workers_on_a_stream_and_on_calls() {
     let call = json!({"jobs": [{"id": called["id"], "token": called["token"]}]});
     let (_, kept) = program.post("/v1/work/extend", &call).await;
     assert_eq!(kept["jobs"][0]["notices"], json!(["finalized"]));
+}
+
+/// A program that has so many jobs, takes every answer, and counts what it hears.
+struct Counting {
+    jobs: usize,
+    messages: Arc<AtomicUsize>,
+    in_hand_max: Arc<AtomicUsize>,
+    done: Shutdown,
+}
+
+#[tonic::async_trait]
+impl Work for Counting {
+    type PullStream = BoxStream<ToWorker>;
+
+    async fn pull(&self, request: Request<Streaming<FromWorker>>) -> Result<Response<Self::PullStream>, Status> {
+        let (tell, mut told) = mpsc::unbounded_channel();
+        let (messages, in_hand_max, done) = (self.messages.clone(), self.in_hand_max.clone(), self.done.clone());
+        let (mut left, mut room, mut in_hand, mut heard) = (self.jobs, 0, 0, request.into_inner());
+        tokio::spawn(async move {
+            while let Ok(Some(message)) = heard.message().await {
+                messages.fetch_add(1, Ordering::SeqCst);
+                let result = |held| roundtrip_wire::v1::Result { held, ..Default::default() };
+                let results: Vec<_> = message.answer.into_iter().map(|answer| result(answer.held)).collect();
+                in_hand -= results.len();
+                room += message.room as usize;
+                let count = room.min(left);
+                (room, left, in_hand) = (room - count, left - count, in_hand + count);
+                in_hand_max.fetch_max(in_hand, Ordering::SeqCst);
+                let jobs = vec![Job { held: Some(Held::default()), ..Job::default() }; count];
+                tell.send(Ok(ToWorker { jobs, results, amended: false })).unwrap();
+                if left + in_hand == 0 {
+                    done.cancel();
+                }
+            }
+        });
+        Ok(Response::new(Box::pin(futures_util::stream::poll_fn(move |context| told.poll_recv(context)))))
+    }
+}
+
+/// A worker asks for much at a time, with the answers that make room for it, and has no more in hand than it may.
+#[tokio::test]
+async fn a_worker_keeps_its_hands_full_with_few_messages() {
+    const JOBS: usize = 2_000;
+    const IN_FLIGHT: usize = 64;
+    let (messages, in_hand_max, done) = (Arc::<AtomicUsize>::default(), Arc::<AtomicUsize>::default(), Shutdown::new());
+    let program =
+        Counting { jobs: JOBS, messages: messages.clone(), in_hand_max: in_hand_max.clone(), done: done.clone() };
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let serving = Server::builder().add_service(WorkServer::new(program));
+    let serving = tokio::spawn(serving.serve_with_incoming(TcpIncoming::from(listener)));
+    let options = Options { in_flight: IN_FLIGHT, ..Options::of("work", "w") };
+    let worker = Worker::streaming(Settings::of(&url), options).unwrap();
+    worker.run(|job| async move { Ok(job.payload) }, done).await.unwrap();
+    serving.abort();
+    let (messages, most) = (messages.load(Ordering::SeqCst), in_hand_max.load(Ordering::SeqCst));
+    assert!(messages < JOBS / 4, "{messages} messages for {JOBS} jobs");
+    assert!((IN_FLIGHT..=2 * IN_FLIGHT).contains(&most), "{most} in hand at a time");
 }
