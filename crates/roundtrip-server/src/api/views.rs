@@ -451,8 +451,9 @@ pub(crate) struct WireEntry {
 
 impl From<Entry> for WireEntry {
     fn from(entry: Entry) -> WireEntry {
+        let of_route = entry.route.map(|route| route.to_string());
         let (request, route, lane, group) = match entry.subject {
-            Subject::Request(id) => (Some(id.to_string()), None, None, None),
+            Subject::Request(id) => (Some(id.to_string()), of_route, None, None),
             Subject::Lane(lane) => (None, None, Some(lane.to_string()), None),
             Subject::Route(route) => (None, Some(route.to_string()), None, None),
             Subject::Group(group) => (None, None, None, Some(group.to_string())),
@@ -474,9 +475,7 @@ impl From<Entry> for WireEntry {
         let detailed = |event: &'static str, detail: String| WireEntry { detail: Some(detail), ..bare(event) };
         let hash = |hash: &roundtrip::words::AttemptHash| Some(format!("0x{hash}"));
         match entry.event {
-            Event::Admitted { route, generation } => {
-                WireEntry { route: Some(route.to_string()), ..detailed("admitted", format!("generation {generation}")) }
-            }
+            Event::Admitted { generation } => detailed("admitted", format!("generation {generation}")),
             Event::Attached => bare("attached"),
             Event::Finalized => bare("finalized"),
             Event::Orphaned => bare("orphaned"),

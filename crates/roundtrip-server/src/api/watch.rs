@@ -172,7 +172,7 @@ pub(super) struct UpdatesQuery {
     pub from: Option<Whole>,
     /// Only about this request.
     pub request: Option<String>,
-    /// Only of or to this route. Updates that name no route, such as an answer's, are then left out.
+    /// Only of requests of this route, and of the route itself.
     pub route: Option<String>,
     /// Only of this lane.
     pub lane: Option<String>,

@@ -25,7 +25,7 @@ use series::{Series, Step, Table};
 
 /// Entries of the journal that are read at a start.
 const ENTRIES_AT_START: u64 = 100_000;
-/// Live requests of which route and admission are remembered.
+/// Live requests whose admission is remembered.
 const FOLLOWED_MAX: usize = 100_000;
 /// Routes with a series of their own; what others do is counted in the total alone.
 const ROUTES_MAX: usize = 32;
@@ -41,7 +41,6 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// What is known of a live request.
 #[derive(Clone, Copy, Debug)]
 struct Followed {
-    route: usize,
     admitted_at: UnixMs,
     settled: bool,
 }
@@ -51,7 +50,7 @@ struct Followed {
 pub struct Ended {
     /// Which.
     pub id: RequestId,
-    /// Its route, if its admission is remembered.
+    /// Its route.
     pub route: Option<RouteName>,
     /// When it came in, if that is remembered.
     pub admitted_at: Option<UnixMs>,
@@ -81,8 +80,8 @@ impl Book {
         self.since.get_or_insert(entry.at);
         let Subject::Request(id) = entry.subject else { return };
         let step = match &entry.event {
-            Event::Admitted { route, .. } => {
-                self.follow(id, route, entry.at);
+            Event::Admitted { .. } => {
+                self.follow(id, entry.at);
                 Step::Admitted
             }
             Event::Leased { .. } => Step::Leased,
@@ -94,73 +93,64 @@ impl Book {
             }
             Event::Confirmed { block } => {
                 self.carried(block.attempt, id);
-                return self.settle(id, entry.at);
+                return self.settle(id, entry);
             }
-            Event::Published { .. } => return self.settle(id, entry.at),
+            Event::Published { .. } => return self.settle(id, entry),
             Event::Failed { .. } => Step::Failed,
             Event::Died { .. } => Step::Died,
-            Event::Ended { end } => return self.end(id, *end, entry.at),
+            Event::Ended { end } => return self.end(id, *end, entry),
             _ => return,
         };
-        self.count(id, entry.at, step);
+        self.count(entry, |series| series.note(entry.at.0, step));
     }
 
-    fn follow(&mut self, id: RequestId, route: &RouteName, admitted_at: UnixMs) {
-        let known = self.routes.iter().position(|(name, _)| name == route);
-        let route = known.unwrap_or_else(|| {
-            if self.routes.len() < ROUTES_MAX {
-                self.routes.push((route.clone(), Series::default()));
-                return self.routes.len() - 1;
-            }
-            usize::MAX
-        });
+    fn follow(&mut self, id: RequestId, admitted_at: UnixMs) {
         if self.order.len() == FOLLOWED_MAX
             && let Some(oldest) = self.order.pop_front()
         {
             self.followed.remove(&oldest);
         }
-        self.followed.insert(id, Followed { route, admitted_at, settled: false });
+        self.followed.insert(id, Followed { admitted_at, settled: false });
         self.order.push_back(id);
     }
 
-    fn series_of(&mut self, id: RequestId) -> Option<&mut Series> {
-        let route = self.followed.get(&id)?.route;
-        self.routes.get_mut(route).map(|(_, series)| series)
-    }
-
-    fn count(&mut self, id: RequestId, at: UnixMs, step: Step) {
-        self.total.note(at.0, step);
-        if let Some(series) = self.series_of(id) {
-            series.note(at.0, step);
+    /// Counts in the total, and for the entry's route.
+    fn count(&mut self, entry: &Entry, note: impl Fn(&mut Series)) {
+        note(&mut self.total);
+        let Some(route) = &entry.route else { return };
+        let known = self.routes.iter().position(|(name, _)| name == route);
+        if known.is_none() && self.routes.len() < ROUTES_MAX {
+            self.routes.push((route.clone(), Series::default()));
+        }
+        let at = known.unwrap_or(self.routes.len() - 1);
+        if let Some((_, series)) = self.routes.get_mut(at).filter(|(name, _)| name == route) {
+            note(series);
         }
     }
 
     /// Counts a request that is done, once; one of which nothing is remembered is counted by its end.
-    fn settle(&mut self, id: RequestId, at: UnixMs) {
+    fn settle(&mut self, id: RequestId, entry: &Entry) {
         let Some(followed) = self.followed.get_mut(&id) else { return };
         if std::mem::replace(&mut followed.settled, true) {
             return;
         }
-        let wait_ms = at.since(followed.admitted_at);
-        self.total.settled(at.0, wait_ms);
-        if let Some(series) = self.series_of(id) {
-            series.settled(at.0, wait_ms);
-        }
+        let wait_ms = entry.at.since(followed.admitted_at);
+        self.count(entry, |series| series.settled(entry.at.0, wait_ms));
     }
 
-    fn end(&mut self, id: RequestId, end: End, at: UnixMs) {
+    fn end(&mut self, id: RequestId, end: End, entry: &Entry) {
         let known = self.followed.get(&id).copied();
         match (end, known) {
-            (End::Settled, Some(_)) => self.settle(id, at),
-            (End::Settled, None) => self.total.note(at.0, Step::Settled),
+            (End::Settled, Some(_)) => self.settle(id, entry),
+            (End::Settled, None) => self.count(entry, |series| series.note(entry.at.0, Step::Settled)),
             _ => {}
         }
         self.followed.remove(&id);
-        let route = known.and_then(|known| self.routes.get(known.route)).map(|(name, _)| name.clone());
         if self.ended.len() == ENDED_MAX {
             self.ended.pop_front();
         }
-        self.ended.push_back(Ended { id, route, admitted_at: known.map(|known| known.admitted_at), end, at });
+        let (route, admitted_at) = (entry.route.clone(), known.map(|known| known.admitted_at));
+        self.ended.push_back(Ended { id, route, admitted_at, end, at: entry.at });
     }
 
     fn carried(&mut self, hash: AttemptHash, id: RequestId) {
@@ -264,13 +254,11 @@ mod tests {
 
     const NOW: UnixMs = UnixMs(1_790_000_000_000);
 
-    fn entry(id: u8, at: u64, event: Event) -> Entry {
-        let subject = Subject::Request(RequestId([id; 32]));
-        Entry { position: 1, at: UnixMs(NOW.0 + at), subject, event, previous: 0 }
-    }
+    const ADMITTED: Event = Event::Admitted { generation: 0 };
 
-    fn admitted(route: &str) -> Event {
-        Event::Admitted { route: RouteName::new(route).unwrap(), generation: 0 }
+    fn entry(id: u8, route: &str, at: u64, event: Event) -> Entry {
+        let (subject, route) = (Subject::Request(RequestId([id; 32])), RouteName::new(route).unwrap());
+        Entry { position: 1, at: UnixMs(NOW.0 + at), subject, route: Some(route), event, previous: 0 }
     }
 
     fn sums(book: &Book, route: Option<&str>) -> [u32; Step::COUNT] {
@@ -282,12 +270,12 @@ mod tests {
         let mut book = Book::default();
         let at = Position { height: Height(7), hash: [1; 32] };
         let block = Block { attempt: AttemptHash([9; 32]), at };
-        book.note(&entry(1, 0, admitted("a")));
-        book.note(&entry(1, 10, Event::Answered));
-        book.note(&entry(1, 20, Event::Mined { block }));
-        book.note(&entry(1, 100, Event::Confirmed { block }));
-        book.note(&entry(1, 900, Event::Ended { end: End::Settled }));
-        book.note(&entry(2, 0, admitted("b")));
+        book.note(&entry(1, "a", 0, ADMITTED));
+        book.note(&entry(1, "a", 10, Event::Answered));
+        book.note(&entry(1, "a", 20, Event::Mined { block }));
+        book.note(&entry(1, "a", 100, Event::Confirmed { block }));
+        book.note(&entry(1, "a", 900, Event::Ended { end: End::Settled }));
+        book.note(&entry(2, "b", 0, ADMITTED));
         let admitted_and_settled = |sums: [u32; Step::COUNT]| (sums[0], sums[Step::Settled as usize]);
         assert_eq!(admitted_and_settled(sums(&book, None)), (2, 1));
         assert_eq!(admitted_and_settled(sums(&book, Some("a"))), (1, 1));
@@ -303,12 +291,12 @@ mod tests {
         let mut book = Book::default();
         for n in 0..FOLLOWED_MAX + 10 {
             let id = RequestId::of(&[&n.to_le_bytes()]);
-            book.note(&Entry { subject: Subject::Request(id), ..entry(0, 0, admitted("a")) });
+            book.note(&Entry { subject: Subject::Request(id), ..entry(0, "a", 0, ADMITTED) });
         }
         assert_eq!((book.followed.len(), book.order.len()), (FOLLOWED_MAX, FOLLOWED_MAX));
         for n in 0..ENDED_MAX + 10 {
             let id = RequestId::of(&[&n.to_le_bytes()]);
-            book.note(&Entry { subject: Subject::Request(id), ..entry(0, 0, Event::Ended { end: End::Expired }) });
+            book.note(&Entry { subject: Subject::Request(id), ..entry(0, "a", 0, Event::Ended { end: End::Expired }) });
         }
         assert_eq!(book.ended.len(), ENDED_MAX);
     }

@@ -55,6 +55,23 @@ async fn a_reader_goes_on_where_it_was() {
 }
 
 #[tokio::test]
+async fn a_route_is_followed_from_admission_to_the_end() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = Program::start(folder.path(), &CONFIG.replace("journal_entries = 8", ""));
+    for route in ["other", "work"] {
+        program.post(&format!("/v1/routes/{route}/requests"), &json!(1)).await;
+        let (_, leased) = program.post("/v1/work/lease", &json!({"route": route, "worker": "me"})).await;
+        let (id, token) = (&leased["jobs"][0]["id"], &leased["jobs"][0]["token"]);
+        let answer = json!({"jobs": [{"id": id, "token": token, "response": 2}]});
+        program.post("/v1/work/answer", &answer).await;
+    }
+    let found = events(&program, "/v1/updates?from=1&route=work", None, 5).await;
+    assert!(found.iter().all(|(_, _, data)| data["route"] == "work"), "{found:?}");
+    let names: Vec<&str> = found.iter().map(|(name, _, _)| name.as_str()).collect();
+    assert_eq!(names, ["defined", "admitted", "leased", "answered", "ended"]);
+}
+
+#[tokio::test]
 async fn a_reader_that_was_away_for_too_long_is_told() {
     let folder = tempfile::tempdir().unwrap();
     let program = Program::start(folder.path(), CONFIG);

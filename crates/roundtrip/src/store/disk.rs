@@ -17,7 +17,7 @@ use crate::inbox::{AnswerMark, End, Occurrence, OccurrenceNote, Occurrences, Ori
 use crate::listener::{Cursor, Head};
 use crate::outbox::LaneNo;
 use crate::sender::{LaneStatus, Parcel};
-use crate::store::journal::Entry;
+use crate::store::journal::KeptEntry;
 use crate::store::op::{GroupPlan, Seat};
 use crate::store::policy::RoutePolicy;
 use crate::words::{
@@ -243,11 +243,11 @@ pub(crate) trait Disk {
     /// Does a bounded part of forgetting the cold receipts that `keep` does not want.
     fn tidy_cold(&mut self, now: UnixMs, keep: &dyn Fn(&ColdReceipt) -> bool);
     /// Appends the commit's entries, and the numbers that it used up.
-    fn append_journal(&mut self, entries: &[Entry], high_water: &HighWater);
+    fn append_journal(&mut self, entries: &[KeptEntry], high_water: &HighWater);
     /// Forgets entries before this place.
     fn trim_journal(&mut self, floor: u64);
     /// Up to `limit` entries from this place on; nothing outside `floor..head` is asked for.
-    fn journal(&mut self, from: u64, limit: usize) -> Vec<Entry>;
+    fn journal(&mut self, from: u64, limit: usize) -> Vec<KeptEntry>;
 }
 
 /// All rows, read once when a machine is loaded.
@@ -291,7 +291,7 @@ pub(crate) struct RamDisk {
     pub(in crate::store) items: BTreeMap<u64, (ItemRow, Payload)>,
     pub(in crate::store) receipts: BTreeMap<u64, ReceiptRow>,
     pub(in crate::store) cold: BTreeMap<ColdKey, ColdReceipt>,
-    pub(in crate::store) journal: BTreeMap<u64, Entry>,
+    pub(in crate::store) journal: BTreeMap<u64, KeptEntry>,
 }
 
 impl RamDisk {
@@ -398,7 +398,7 @@ impl Disk for RamDisk {
         self.cold.retain(|_, cold| cold.until() > now && keep(cold));
     }
 
-    fn append_journal(&mut self, entries: &[Entry], high_water: &HighWater) {
+    fn append_journal(&mut self, entries: &[KeptEntry], high_water: &HighWater) {
         self.high_water = *high_water;
         self.journal.extend(entries.iter().map(|entry| (entry.position, entry.clone())));
     }
@@ -407,7 +407,7 @@ impl Disk for RamDisk {
         self.journal = self.journal.split_off(&floor);
     }
 
-    fn journal(&mut self, from: u64, limit: usize) -> Vec<Entry> {
+    fn journal(&mut self, from: u64, limit: usize) -> Vec<KeptEntry> {
         self.journal.range(from..).take(limit).map(|(_, entry)| entry.clone()).collect()
     }
 }

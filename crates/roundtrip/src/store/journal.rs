@@ -5,26 +5,39 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::inbox::End;
+use crate::inbox::{End, RouteNo};
 use crate::sender::{Block, LaneStatus};
 use crate::store::op::AfterCancel;
 use crate::words::{
     AttemptHash, Destination, ErrorNote, GroupKey, LaneName, Nonce, RequestId, RouteName, UnixMs, WorkerName,
 };
 
-/// One change.
+/// One change. `R` is how its route is told: by name, but by number where it is kept.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Entry {
+pub struct Entry<R = RouteName> {
     /// Its place in the journal, from 1.
     pub position: u64,
     /// When.
     pub at: UnixMs,
     /// To what.
     pub subject: Subject,
+    /// Of which route the request is, if it happened to one.
+    pub route: Option<R>,
     /// What happened.
     pub event: Event,
     /// The place of the entry before it about the same request; 0 if there is none.
     pub previous: u64,
+}
+
+/// An entry as stores keep it.
+pub(crate) type KeptEntry = Entry<RouteNo>;
+
+impl KeptEntry {
+    /// The entry, with its route's name.
+    pub(crate) fn named(self, name: impl FnOnce(RouteNo) -> Option<RouteName>) -> Entry {
+        let Entry { position, at, subject, route, event, previous } = self;
+        Entry { position, at, subject, route: route.and_then(name), event, previous }
+    }
 }
 
 /// What a change happened to.
@@ -47,8 +60,6 @@ pub enum Subject {
 pub enum Event {
     /// A request came in.
     Admitted {
-        /// On which route.
-        route: RouteName,
         /// Which generation of its id.
         generation: u32,
     },

@@ -405,7 +405,7 @@ impl<K: Keeper> LentContents<K> {
 #[derive(Default)]
 struct Written {
     fixtures: FixtureRows,
-    entries: Vec<crate::store::journal::Entry>,
+    entries: Vec<crate::store::journal::KeptEntry>,
     parcels: Parcels,
     requests: Vec<Whole>,
     groups: Vec<(u64, GroupRow)>,

@@ -12,7 +12,7 @@ use crate::inbox::{Occurrences, Request, State};
 use crate::outbox::{Delivery, LaneNo};
 use crate::sender::Parcel;
 use crate::store::disk::{Body, ColdKey, ColdReceipt, Fixture, GroupRow, HighWater, ItemRow};
-use crate::store::journal::Entry;
+use crate::store::journal::KeptEntry;
 use crate::words::{Nonce, Payload};
 
 /// A kind of record. A copy goes through them in this order: what is referred to by many
@@ -76,7 +76,7 @@ impl fmt::Display for Kind {
 pub(crate) enum Record {
     Numbers(Numbers),
     Fixture(Fixture),
-    Entry(Entry),
+    Entry(KeptEntry),
     Parcel { lane: LaneNo, nonce: Nonce, parcel: Parcel },
     Request(Box<Whole>),
     Group { no: u64, row: GroupRow },

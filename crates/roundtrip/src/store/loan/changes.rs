@@ -17,7 +17,7 @@ use crate::inbox::{LeaseMark, Request, RouteNo, State, StateKind, When};
 use crate::outbox::LaneNo;
 use crate::sender::Parcel;
 use crate::store::disk::{Body, ColdKey, ColdReceipt, GroupRow, HighWater, ItemRow};
-use crate::store::journal::Entry;
+use crate::store::journal::KeptEntry;
 use crate::store::machine::{Listed, Machine, Pace};
 use crate::words::{Nonce, OccurrenceId, Payload, RequestId, Seq, UnixMs};
 
@@ -51,7 +51,7 @@ pub(in crate::store) struct Changes<'a> {
     pub(in crate::store) gone_groups: Vec<u64>,
     pub(in crate::store) items: Vec<(u64, &'a ItemRow, &'a Payload)>,
     pub(in crate::store) gone_items: Vec<u64>,
-    pub(in crate::store) entries: &'a [Entry],
+    pub(in crate::store) entries: &'a [KeptEntry],
     /// Positions of the journal that are forgotten; empty, if none are.
     pub(in crate::store) trimmed: Range<u64>,
     /// How many more live requests, or fewer, a route has in a state.

@@ -8,7 +8,7 @@ use crate::sender::Parcel;
 use crate::store::disk::{
     AnswerHead, Body, ColdKey, ColdReceipt, Disk, Fixture, GroupRow, HighWater, ItemRow, Mark, ReceiptRow, RequestRow,
 };
-use crate::store::journal::Entry;
+use crate::store::journal::KeptEntry;
 use crate::store::machine::cold_keys;
 use crate::store::op::GroupPlan;
 use crate::words::{Nonce, Payload, Seq, UnixMs};
@@ -29,7 +29,7 @@ pub(in crate::store) struct Tray {
     pub(in crate::store) cold: HashMap<ColdKey, ColdReceipt>,
     /// Receipts whose time is over.
     pub(in crate::store) expired: Vec<ColdKey>,
-    pub(in crate::store) journal: BTreeMap<u64, Entry>,
+    pub(in crate::store) journal: BTreeMap<u64, KeptEntry>,
     /// To be written.
     pub(in crate::store) new_bodies: BTreeSet<Seq>,
     pub(in crate::store) new_responses: BTreeSet<Seq>,
@@ -40,7 +40,7 @@ pub(in crate::store) struct Tray {
     pub(in crate::store) items: BTreeMap<u64, Option<(ItemRow, Payload)>>,
     pub(in crate::store) receipts: BTreeMap<ColdKey, ColdReceipt>,
     pub(in crate::store) forgotten: BTreeSet<ColdKey>,
-    pub(in crate::store) entries: Vec<Entry>,
+    pub(in crate::store) entries: Vec<KeptEntry>,
     pub(in crate::store) high: Option<HighWater>,
     pub(in crate::store) journal_floor: u64,
 }
@@ -155,7 +155,7 @@ impl Disk for Tray {
 
     fn tidy_cold(&mut self, _: UnixMs, _: &dyn Fn(&ColdReceipt) -> bool) {}
 
-    fn append_journal(&mut self, entries: &[Entry], high_water: &HighWater) {
+    fn append_journal(&mut self, entries: &[KeptEntry], high_water: &HighWater) {
         self.entries.extend_from_slice(entries);
         self.high = Some(*high_water);
     }
@@ -164,7 +164,7 @@ impl Disk for Tray {
         self.journal_floor = floor;
     }
 
-    fn journal(&mut self, from: u64, limit: usize) -> Vec<Entry> {
+    fn journal(&mut self, from: u64, limit: usize) -> Vec<KeptEntry> {
         self.journal.range(from..).take(limit).map(|(_, entry)| entry.clone()).collect()
     }
 }

@@ -11,7 +11,7 @@ use crate::inbox::{OriginNo, Request, RouteNo, StateKind, When};
 use crate::outbox::LaneNo;
 use crate::sender::Parcel;
 use crate::store::disk::{Body, ColdKey, ColdReceipt, GroupRow, ItemRow};
-use crate::store::journal::Entry;
+use crate::store::journal::KeptEntry;
 use crate::store::machine::{Listed, Pace};
 use crate::words::{ClaimId, GroupKey, Height, Nonce, OccurrenceId, OrderKey, Payload, RequestId, Seq, UnixMs};
 
@@ -108,7 +108,7 @@ pub(in crate::store) enum Found {
     Groups(Vec<(u64, GroupRow, When)>),
     Items(Vec<(u64, ItemRow)>),
     ItemPayloads(Vec<(u64, Payload)>),
-    Entries(Vec<Entry>),
+    Entries(Vec<KeptEntry>),
     Counted(Vec<((RouteNo, StateKind), u64)>),
     /// A pace, and the newest epoch at the time of writing: it holds only in that one.
     Paces(Vec<(RouteNo, u64, Pace)>),

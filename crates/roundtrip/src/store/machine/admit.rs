@@ -277,7 +277,7 @@ impl Machine {
         request.pass_gates(&self.route(route).policy, self.clocks());
         let slot = self.requests.insert(request);
         self.list(slot);
-        self.note(slot, Event::Admitted { route: new.route, generation });
+        self.note(slot, Event::Admitted { generation });
         if let Some(flaw) = flaw {
             self.die(slot, flaw);
         }

@@ -54,7 +54,7 @@ use crate::listener::{Cursor, Origin};
 use crate::outbox::{Delivery, LaneNo};
 use crate::sender::{Lane, LaneStatus, ParcelStage};
 use crate::store::disk::{ColdReceipt, Disk, Fixture, HighWater, Mark, Tenure};
-use crate::store::journal::{Entry, Event, Subject};
+use crate::store::journal::{Event, KeptEntry, Subject};
 use crate::store::op::{Effect, Invalid, Missing, Op, Outcome, Seat, Stale};
 use crate::store::policy::{Horizon, QueueOrder, RoutePolicy};
 use crate::store::witness::{LaneStep, Move, RequestStep};
@@ -195,7 +195,7 @@ pub(crate) struct Machine {
     fresh_leases: Vec<Slot>,
     dirty_lanes: BTreeSet<LaneNo>,
     high_flushed: HighWater,
-    entries: Vec<Entry>,
+    entries: Vec<KeptEntry>,
     /// The first entry that the journal had when it was opened.
     journal_first: u64,
     touched: BTreeSet<Topic>,
@@ -687,13 +687,13 @@ impl Machine {
         self.high.entry += 1;
         let request = self.requests.get_mut(slot);
         let previous = std::mem::replace(&mut request.last_entry, position);
-        let subject = Subject::Request(request.id);
+        let (subject, route) = (Subject::Request(request.id), Some(request.route));
         if let Some(step) = RequestStep::of(&event) {
             let (id, generation, admitted_at) = (request.id, request.generation, request.admitted_at);
             let route = self.routes[usize::from(request.route.0)].name.clone();
             self.moves.push(Move::Request { id, generation, route, admitted_at, at: self.now, step });
         }
-        self.entries.push(Entry { position, at: self.now, subject, event, previous });
+        self.entries.push(KeptEntry { position, at: self.now, subject, route, event, previous });
     }
 
     /// Notes a change of anything else in the journal.
@@ -703,7 +703,7 @@ impl Machine {
         if let (Subject::Lane(lane), Some(step)) = (&subject, LaneStep::of(&event)) {
             self.moves.push(Move::Lane { lane: lane.clone(), step });
         }
-        self.entries.push(Entry { position, at: self.now, subject, event, previous: 0 });
+        self.entries.push(KeptEntry { position, at: self.now, subject, route: None, event, previous: 0 });
     }
 
     /// Somebody outside remembers what this store does not: until a person or a

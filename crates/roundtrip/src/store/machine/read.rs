@@ -10,7 +10,7 @@ use crate::listener::Origin;
 use crate::outbox::Delivery;
 use crate::sender::{Lane, LaneStatus, Parcel, Stage};
 use crate::store::disk::{ColdReceipt, Disk};
-use crate::store::journal::Entry;
+use crate::store::journal::{Entry, KeptEntry};
 use crate::store::query::{
     Bodies, Count, Found, GroupView, ItemView, JournalPage, LaneOutline, LaneView, ListFilter, OccurrenceView,
     OriginView, Page, ParcelView, Phase, Query, ReadyDelivery, ReceiptView, Reply, RequestView, RouteView, SeatView,
@@ -174,24 +174,29 @@ impl Machine {
         while at >= self.journal_floor() && entries.len() < TIMELINE_MAX {
             let Some(entry) = self.entry(disk, at) else { break };
             at = entry.previous;
-            entries.push(entry);
+            entries.push(self.told(entry));
         }
         entries.reverse();
         entries
     }
 
     /// One entry, from the disk or from what the next commit will write.
-    fn entry<D: Disk>(&self, disk: &mut D, position: u64) -> Option<Entry> {
+    fn entry<D: Disk>(&self, disk: &mut D, position: u64) -> Option<KeptEntry> {
         match position.checked_sub(self.high_flushed.entry) {
             Some(unwritten) => self.entries.get(usize::try_from(unwritten).ok()?).cloned(),
             None => disk.journal(position, 1).pop(),
         }
     }
 
+    fn told(&self, entry: KeptEntry) -> Entry {
+        entry.named(|no| self.routes.get(usize::from(no.0)).map(|route| route.name.clone()))
+    }
+
     fn journal_page<D: Disk>(&self, disk: &mut D, from: u64, limit: usize) -> JournalPage {
         let (floor, head) = (self.journal_floor(), self.high_flushed.entry.max(1));
         let start = from.max(floor);
         let entries = if start < head { disk.journal(start, limit.clamp(1, PAGE_MAX)) } else { Vec::new() };
+        let entries = entries.into_iter().map(|entry| self.told(entry)).collect();
         // A reader ahead of the head read from a store that has since been rolled back.
         JournalPage { entries, head, reset: from.max(1) < floor || from > head }
     }

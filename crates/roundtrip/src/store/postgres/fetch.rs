@@ -11,7 +11,7 @@ use super::wire::{Call, Param, PgError, Wire, hash, int, ordered, param, time, u
 use crate::inbox::{Request, RouteNo, StateKind, When};
 use crate::outbox::LaneNo;
 use crate::store::disk::{Body, ColdKey, GroupRow, ItemRow};
-use crate::store::journal::Entry;
+use crate::store::journal::KeptEntry;
 use crate::store::loan::{CountedRow, Damaged, Found, Known, Lender, LiveRow, Want, decode};
 use crate::store::machine::{Listed, Pace};
 use crate::words::{Encoding, GroupKey, ItemId, Nonce, OccurrenceId, Payload, RequestId, Seq, UnixMs};
@@ -343,9 +343,9 @@ pub(super) fn found(want: &Want, rows: &[Row]) -> Result<Found, PgError> {
 }
 
 /// Of the entries in a row those that are asked for.
-fn entries(row: &Row) -> Result<Vec<Entry>, PgError> {
+fn entries(row: &Row) -> Result<Vec<KeptEntry>, PgError> {
     let wanted = uint(row.try_get(0)?)..=uint(row.try_get(1)?);
-    let mut entries: Vec<Entry> = decode("journal", row.try_get(2)?)?;
+    let mut entries: Vec<KeptEntry> = decode("journal", row.try_get(2)?)?;
     entries.retain(|entry| wanted.contains(&entry.position));
     Ok(entries)
 }

@@ -8,7 +8,7 @@ use super::copy::Rows;
 use super::wire::{Call, Param, int, ordered, param, time};
 use crate::inbox::{LeaseMark, Request, RouteNo, StateKind, When};
 use crate::store::disk::{Body, ColdKey, ColdReceipt, Fixture, GroupRow};
-use crate::store::journal::Entry;
+use crate::store::journal::KeptEntry;
 use crate::store::loan::{Assumed, Changes, Damaged, Loaded, NewNumbers, Put, PutReceipt, encode, request_of};
 use crate::store::machine::Pace;
 use crate::words::{OccurrenceId, Payload, Seq, UnixMs};
@@ -587,7 +587,8 @@ fn write_items<'a>(calls: &mut Vec<Call<'a>>, changes: &'a Changes<'_>) {
 fn write_journal(calls: &mut Vec<Call<'_>>, changes: &Changes<'_>) -> Result<(), Damaged> {
     let rows = || changes.entries.chunks(JOURNAL_ROW_MAX);
     if !changes.entries.is_empty() {
-        let previous = |row: &[Entry]| row.iter().flat_map(|entry| entry.previous.to_be_bytes()).collect::<Vec<u8>>();
+        let previous =
+            |row: &[KeptEntry]| row.iter().flat_map(|entry| entry.previous.to_be_bytes()).collect::<Vec<u8>>();
         let params = vec![
             column(rows(), |row| row.first().map(|entry| int(entry.position))),
             column(rows(), |row| row.last().map(|entry| int(entry.position))),

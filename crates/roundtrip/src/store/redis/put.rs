@@ -11,7 +11,7 @@ use super::bytes::{
 use super::keys::Key;
 use crate::inbox::{StateKind, When};
 use crate::store::disk::{ColdKey, ColdReceipt, GroupRow};
-use crate::store::journal::Entry;
+use crate::store::journal::KeptEntry;
 use crate::store::loan::{Changes, Damaged, PutReceipt, encode, request_of};
 use crate::words::UnixMs;
 
@@ -358,7 +358,7 @@ fn put_journal(commands: &mut Vec<Command>, changes: &Changes<'_>) -> Result<(),
     Ok(())
 }
 
-fn part_of(entries: &[Entry]) -> Result<Vec<u8>, Damaged> {
+fn part_of(entries: &[KeptEntry]) -> Result<Vec<u8>, Damaged> {
     let mut part = Vec::new();
     for entry in entries {
         let record = encode(entry)?;

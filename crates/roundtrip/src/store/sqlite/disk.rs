@@ -14,7 +14,7 @@ use crate::sender::Parcel;
 use crate::store::disk::{
     AnswerHead, Body, ColdKey, ColdReceipt, Disk, Fixture, GroupRow, HighWater, ItemRow, Mark, ReceiptRow, RequestRow,
 };
-use crate::store::journal::Entry;
+use crate::store::journal::KeptEntry;
 use crate::store::op::GroupPlan;
 use crate::words::{Encoding, Nonce, Payload, Seq, UnixMs};
 
@@ -135,7 +135,7 @@ pub(super) fn payload(row: &Row<'_>, at: usize) -> SqlResult<Payload> {
 }
 
 /// A row of the journal: the entries, and the numbers used up so far.
-pub(super) fn read_journal_row(bytes: &[u8]) -> SqlResult<(HighWater, Vec<Entry>)> {
+pub(super) fn read_journal_row(bytes: &[u8]) -> SqlResult<(HighWater, Vec<KeptEntry>)> {
     decode("the journal", bytes)
 }
 
@@ -488,7 +488,7 @@ impl Disk for SqliteDisk<'_> {
         });
     }
 
-    fn append_journal(&mut self, entries: &[Entry], high_water: &HighWater) {
+    fn append_journal(&mut self, entries: &[KeptEntry], high_water: &HighWater) {
         self.write(|disk| {
             if entries.is_empty() {
                 // Keeps the numbers; the commit with the next entry replaces the row.
@@ -512,7 +512,7 @@ impl Disk for SqliteDisk<'_> {
         }
     }
 
-    fn journal(&mut self, from: u64, limit: usize) -> Vec<Entry> {
+    fn journal(&mut self, from: u64, limit: usize) -> Vec<KeptEntry> {
         self.look(|disk| {
             let first = "SELECT max(position) FROM journal WHERE position <= ?1";
             let first: Option<i64> = disk.conn.prepare_cached(first)?.query_row([int(from)], |row| row.get(0))?;

@@ -114,7 +114,7 @@ pub async fn a_timeline_tells_the_story(mut bench: Bench) {
     bench.applied(finalize(lead, 1)).await;
     let leased = |attempt| Event::Leased { worker: worker(), attempt };
     let story = [
-        Event::Admitted { route: route(), generation: 0 },
+        Event::Admitted { generation: 0 },
         leased(1),
         Event::Failed { error: note(ErrorClass::Retryable), due: START },
         leased(2),
@@ -125,7 +125,7 @@ pub async fn a_timeline_tells_the_story(mut bench: Bench) {
     for _ in 0..2 {
         let entries = must(bench.store().timeline(id(1)).await, "timeline");
         assert_eq!(entries.iter().map(|entry| entry.event.clone()).collect::<Vec<_>>(), story);
-        assert!(entries.iter().all(|entry| entry.subject == Subject::Request(id(1))));
+        assert!(entries.iter().all(|entry| entry.subject == Subject::Request(id(1)) && entry.route == Some(route())));
         assert!(entries.is_sorted_by_key(|entry| entry.position));
         assert_eq!(entries.last().map(|entry| entry.at), Some(START.plus(5)));
         bench.restart().await;

@@ -5,7 +5,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 use super::Faults;
 use crate::store::archive::record::Record;
-use crate::store::journal::{Entry, Event, Subject};
+use crate::store::journal::{Event, KeptEntry, Subject};
 use crate::words::{RequestId, RouteName, UnixMs};
 
 /// What is kept of the journal.
@@ -33,7 +33,7 @@ fn tells_of_a_slot(event: &Event) -> bool {
 }
 
 impl History {
-    pub(super) fn see(&mut self, faults: &mut Faults, record: &Record, entry: &Entry) {
+    pub(super) fn see(&mut self, faults: &mut Faults, record: &Record, entry: &KeptEntry) {
         if self.subjects.is_empty() {
             self.first = entry.position;
         }

@@ -29,7 +29,7 @@ use super::contents::Contents;
 use super::record::{Kind, Numbers, Record};
 use super::tally::Tally;
 use super::write_counts;
-use crate::inbox::OriginNo;
+use crate::inbox::{OriginNo, RouteNo};
 use crate::store::StoreError;
 use crate::store::disk::{ColdKey, ColdReceipt, Fixture};
 use crate::store::policy::{OnDuplicate, RoutePolicy};
@@ -178,7 +178,11 @@ impl Check {
         match record {
             Record::Numbers(numbers) => self.numbers = *numbers,
             Record::Fixture(fixture) => self.see_fixture(record, fixture),
-            Record::Entry(entry) => self.history.see(&mut self.faults, record, entry),
+            Record::Entry(entry) => {
+                let known = entry.route.is_none_or(|RouteNo(no)| self.route(no).is_some());
+                self.faults.unless(known, record, "is of a route that does not exist");
+                self.history.see(&mut self.faults, record, entry);
+            }
             Record::Parcel { lane, nonce, parcel } => self.see_parcel(record, *lane, *nonce, parcel),
             Record::Request(whole) => self.see_request(record, whole),
             Record::Group { no, row } => self.see_group(record, *no, row),

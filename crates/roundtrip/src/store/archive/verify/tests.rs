@@ -9,7 +9,7 @@ use crate::inbox::{
 use crate::outbox::{Delivery, LaneNo};
 use crate::sender::{AttemptKind, Block, LaneStatus, Parcel, SignedAttempt, Stage};
 use crate::store::disk::{Body, GroupRow, HighWater, ItemRow, Tenure};
-use crate::store::journal::{Entry, Event, Subject};
+use crate::store::journal::{Event, KeptEntry, Subject};
 use crate::store::op::{GroupPlan, NewRequest, Seat};
 use crate::words::{
     AttemptHash, ClaimId, Destination, GroupKey, HolderName, ItemId, LaneName, Nonce, OccurrenceId, OriginName,
@@ -33,7 +33,8 @@ fn token(epoch: u64) -> Token {
 }
 
 fn entry(position: u64, subject: Subject, event: Event, previous: u64) -> Record {
-    Record::Entry(Entry { position, at: UnixMs(500), subject, event, previous })
+    let route = matches!(subject, Subject::Request(_)).then_some(RouteNo(0));
+    Record::Entry(KeptEntry { position, at: UnixMs(500), subject, route, event, previous })
 }
 
 fn of_request(position: u64, n: u8, previous: u64) -> Record {
@@ -321,6 +322,11 @@ fn the_journal_has_no_holes_and_its_chains_stay_with_their_subject() {
             entry.previous = to;
         }
     };
+    let of_no_route = |record: &mut Record| {
+        let Record::Entry(entry) = record else { panic!("an entry") };
+        entry.route = Some(RouteNo(7));
+    };
+    breaks("journal entry 9", of_no_route, &["is of a route that does not exist"]);
     breaks("journal entry 9", previous(9), &["names entry 9 as the one before it"]);
     breaks("journal entry 9", previous(7), &["names entry 7 as the one before it, which is about something else"]);
     let lost = format!("request {} was put on a slot, as entry 4 tells, and no parcel carries it", id(4));
