@@ -2,6 +2,8 @@
 
 /// The part of all hands for which it is worth a message to ask.
 const STEP: usize = 4;
+/// Most hands: no program hands out more at a time.
+const HANDS_MAX: usize = 1 << 16;
 
 /// What a worker has, and has asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,7 +23,7 @@ pub(super) struct Hands {
 impl Hands {
     /// Hands for so many at a time.
     pub(super) fn of(in_flight: usize) -> Hands {
-        Hands { in_flight: in_flight.max(1), running: 0, unrecorded: 0, asked: 0, stopping: false }
+        Hands { in_flight: in_flight.clamp(1, HANDS_MAX), running: 0, unrecorded: 0, asked: 0, stopping: false }
     }
 
     /// How many more could come: as many as can be worked on, while what waits to be recorded stays
@@ -100,6 +102,11 @@ mod tests {
         hands.over(true);
         hands.over(false);
         assert_eq!(hands.ask(false), 2);
+    }
+
+    #[test]
+    fn nobody_has_more_hands_than_a_program_has_work_for() {
+        assert_eq!((Hands::of(0).ask(false), Hands::of(usize::MAX).ask(false)), (1, 1 << 16));
     }
 
     #[test]
