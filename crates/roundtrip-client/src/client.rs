@@ -142,6 +142,8 @@ pub enum Verdict {
     Retry,
     /// It is a dead letter.
     Dead,
+    /// It was done before: the request ends well, without an answer.
+    Elsewhere,
 }
 
 /// A failure, for the person who reads it.

@@ -46,6 +46,19 @@ pub enum Failure {
     Retry(String),
     /// It never will.
     Never(String),
+    /// It was done before, and what came of it is not known here: the request ends well, without an answer.
+    Elsewhere(String),
+}
+
+impl Failure {
+    fn told(&self) -> Failed {
+        let (error, then) = match self {
+            Failure::Retry(error) => (error, Verdict::Retry),
+            Failure::Never(error) => (error, Verdict::Dead),
+            Failure::Elsewhere(why) => (why, Verdict::Elsewhere),
+        };
+        Failed { error: error.clone(), then }
+    }
 }
 
 /// How what a worker says travels.
@@ -234,8 +247,7 @@ async fn one(
     loop {
         let told = match &ended {
             Ok(response) => way.answer(&job, response).await,
-            Err(Failure::Retry(error)) => way.fail(&job, &Failed { error: error.clone(), then: Verdict::Retry }).await,
-            Err(Failure::Never(error)) => way.fail(&job, &Failed { error: error.clone(), then: Verdict::Dead }).await,
+            Err(failure) => way.fail(&job, &failure.told()).await,
         };
         match told {
             Ok(Kept { result: Outcome::Done, .. }) => return,

@@ -60,13 +60,9 @@ impl Trouble {
         self
     }
 
-    /// As the engine is told of it; `AlreadyDone` without an answer is for whoever knows one.
-    pub(crate) fn failure(self) -> Failure {
-        let failure = match self.meaning {
-            Meaning::Retry => Failure::retry(self.text),
-            Meaning::Unavailable => Failure::transport(self.text),
-            Meaning::Fatal | Meaning::AlreadyDone => Failure::fatal(self.text),
-        };
+    /// As the engine is told of it: a failure of this class.
+    pub(crate) fn into_failure(self, class: impl FnOnce(String) -> Failure) -> Failure {
+        let failure = class(self.text);
         match self.after {
             Some(after) => failure.after(after),
             None => failure,

@@ -149,9 +149,10 @@ impl Web {
     /// Makes a call, and reads its answer of at most so many bytes.
     pub(crate) async fn send(&self, request: Request<Full<Bytes>>, bytes_max: usize) -> Result<WebAnswer, WebError> {
         let answer = self.0.client.request(request).await.map_err(|error| {
-            let forbidden = found(&error).cloned().map(WebError::Forbidden);
+            let forbidden = found::<Internal>(&error).cloned().map(WebError::Forbidden);
             let why = cause(&error);
-            forbidden.unwrap_or(if error.is_connect() { WebError::Unreachable(why) } else { WebError::Broken(why) })
+            let unasked = error.is_connect() || found(&error).is_some_and(is_turned_away);
+            forbidden.unwrap_or(if unasked { WebError::Unreachable(why) } else { WebError::Broken(why) })
         })?;
         let (head, body) = answer.into_parts();
         let body = match Limited::new(body, bytes_max).collect().await {
@@ -163,8 +164,28 @@ impl Web {
     }
 }
 
-/// Whether an address that may not be called is what an error comes from.
-fn found<'a>(error: &'a (dyn std::error::Error + 'static)) -> Option<&'a Internal> {
+/// Whether the other side says that it does not know the caller. By TLS 1.3 that is heard only after the
+/// handshake, when the call is on its way; but nobody has read it.
+fn is_turned_away(error: &rustls::Error) -> bool {
+    use rustls::AlertDescription as Alert;
+    let rustls::Error::AlertReceived(alert) = error else { return false };
+    matches!(
+        alert,
+        Alert::BadCertificate
+            | Alert::UnsupportedCertificate
+            | Alert::CertificateRevoked
+            | Alert::CertificateExpired
+            | Alert::CertificateUnknown
+            | Alert::CertificateRequired
+            | Alert::UnknownCA
+            | Alert::AccessDenied
+            | Alert::DecryptError
+            | Alert::HandshakeFailure
+    )
+}
+
+/// What an error comes from, if it is of this kind.
+fn found<'a, E: std::error::Error + 'static>(error: &'a (dyn std::error::Error + 'static)) -> Option<&'a E> {
     let mut causes = std::iter::successors(Some(error), |error| error.source());
     causes.find_map(|error| {
         let inner = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);

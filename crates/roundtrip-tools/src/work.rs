@@ -44,7 +44,7 @@ impl Work {
     }
 
     /// What is answered where the tool says that it did this before, and not what came of it;
-    /// without it, such a request is a dead letter.
+    /// without it, such a request ends as answered elsewhere, without an answer.
     #[must_use]
     pub fn when_already_done(mut self, answer: Value) -> Work {
         self.already_done = Some(answer);
@@ -91,16 +91,15 @@ fn written(value: Value) -> (Value, Bytes) {
 
 /// What the engine is told of an errand's end.
 fn told(came: Result<Payload, Trouble>, already_done: Option<&Value>) -> Result<Handled<Payload>, Failure> {
-    match (came, already_done) {
-        (Ok(answer), _) => Ok(Handled::from(answer)),
-        (Err(Trouble { meaning: Meaning::AlreadyDone, .. }), Some(answer)) => {
-            Ok(Handled::from(Payload::json(answer.to_string())))
-        }
-        (Err(trouble), None) if trouble.meaning == Meaning::AlreadyDone => {
-            let text = format!("{}, and not with what: say in `already_done` what is answered then", trouble.text);
-            Err(Failure::fatal(text))
-        }
-        (Err(trouble), _) => Err(trouble.failure()),
+    match came {
+        Ok(answer) => Ok(Handled::from(answer)),
+        Err(trouble) => match (trouble.meaning, already_done) {
+            (Meaning::AlreadyDone, Some(answer)) => Ok(Handled::from(Payload::json(answer.to_string()))),
+            (Meaning::AlreadyDone, None) => Ok(Handled::Elsewhere),
+            (Meaning::Retry, _) => Err(trouble.into_failure(Failure::retry)),
+            (Meaning::Unavailable, _) => Err(trouble.into_failure(Failure::transport)),
+            (Meaning::Fatal, _) => Err(trouble.into_failure(Failure::fatal)),
+        },
     }
 }
 
@@ -133,8 +132,7 @@ mod tests {
         assert_eq!(told(trouble(Meaning::Fatal), Some(&done)), Err(Failure::fatal("so")));
         let answered = Handled::from(Payload::json(done.to_string()));
         assert_eq!(told(trouble(Meaning::AlreadyDone), Some(&done)), Ok(answered));
-        let text = "so, and not with what: say in `already_done` what is answered then";
-        assert_eq!(told(trouble(Meaning::AlreadyDone), None), Err(Failure::fatal(text)));
+        assert_eq!(told(trouble(Meaning::AlreadyDone), None), Ok(Handled::Elsewhere));
         let asked = Duration::from_secs(7);
         let busy = Trouble::unavailable("so").after(Some(asked));
         assert_eq!(told(Err(busy), None), Err(Failure::transport("so").after(asked)));

@@ -180,9 +180,9 @@ impl Stream {
     }
 
     pub(crate) async fn fail(&self, job: &Job, failed: &Failed) -> Result<Kept, CallError> {
-        let dead = failed.then == Verdict::Dead;
-        let failure =
-            v1::Failure { held: Some(held(job)), error: failed.error.clone(), dead, ..v1::Failure::default() };
+        let (dead, elsewhere) = (failed.then == Verdict::Dead, failed.then == Verdict::Elsewhere);
+        let error = failed.error.clone();
+        let failure = v1::Failure { held: Some(held(job)), error, dead, elsewhere, ..v1::Failure::default() };
         self.about(About::Fail(failure)).await
     }
 

@@ -261,6 +261,8 @@ pub(super) enum Then {
     Retry,
     /// It is a dead letter; or its `response` is published as a failure.
     Dead,
+    /// It was done before, and what came of it is not known: the request ends well, without an answer.
+    Elsewhere,
 }
 
 /// A failure.
@@ -504,6 +506,7 @@ pub(super) async fn fail(
             let then = match job.then {
                 Then::Retry => op::Verdict::Retry { after_ms: job.after_ms.map(|length| length.0) },
                 Then::Dead => op::Verdict::Dead { response },
+                Then::Elsewhere => op::Verdict::Elsewhere,
             };
             let (error, verdict) = failure(&job.error, job.transport, then);
             Ok(op::Fail { id: job.id.parse()?, token: job.token.parse()?, error, verdict }.into())
@@ -517,7 +520,7 @@ pub(super) fn failure(error: &str, transport: bool, then: op::Verdict) -> (Error
     let class = match then {
         _ if transport => ErrorClass::Transport,
         op::Verdict::Retry { .. } => ErrorClass::Retryable,
-        op::Verdict::Dead { .. } => ErrorClass::Fatal,
+        op::Verdict::Dead { .. } | op::Verdict::Elsewhere => ErrorClass::Fatal,
     };
     (ErrorNote::new(class, error), then)
 }

@@ -42,7 +42,7 @@ pub struct WorkConfig {
     #[serde(default = "timeout")]
     pub timeout: Span,
     /// What is answered where a tool says that it did this before, and not what came of it. Without it, such a
-    /// request is a dead letter, unless its route's answers go nowhere.
+    /// request ends as answered elsewhere, without an answer; or settled, where its route's answers go nowhere.
     #[serde(default)]
     pub already_done: Option<Value>,
     /// Internal addresses that may be called, such as `127.0.0.1` or `10.1.0.0/16`: without them, only those of

@@ -4,6 +4,8 @@
 mod auth;
 #[path = "../../../roundtrip/tests/it/certificate.rs"]
 mod certificate;
+#[path = "../../../roundtrip-tools/tests/it/certificates.rs"]
+mod certificates;
 mod chain;
 mod cli;
 mod command;

@@ -12,12 +12,14 @@ use alloy::primitives::{Bytes, keccak256};
 use axum::Router;
 use axum::body::Body;
 use futures_util::stream;
+use rcgen::ExtendedKeyUsagePurpose;
 use reqwest::StatusCode;
 use roundtrip_evm::testkit::deployment::answer_to;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 
+use super::certificates::{Guarded, authority, certificate};
 use super::chain::Site;
 use super::program::{PROGRAM, Program};
 use super::squares::{Squares, descriptors};
@@ -36,6 +38,11 @@ const MANY: usize = 12;
 
 impl Pair {
     async fn start(bad: &str) -> Pair {
+        Pair::beside(bad, &[]).await
+    }
+
+    /// The same, with these files beside its configuration.
+    async fn beside(bad: &str, files: &[(&str, &str)]) -> Pair {
         let good = HttpServer::answering(|asked| {
             let n = asked.body["n"].as_u64().unwrap();
             says(200, &json!({"square": n * n}).to_string())
@@ -74,6 +81,9 @@ concurrency = 4
         );
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("squares.binpb"), descriptors()).unwrap();
+        for (name, text) in files {
+            std::fs::write(folder.path().join(name), text).unwrap();
+        }
         let program = Program::start(folder.path(), &config);
         Pair { program, folder, config, _good: good }
     }
@@ -314,6 +324,26 @@ async fn a_tool_that_is_not_well_is_given_no_work() {
     let (_, found) = pair.program.get(&asked).await;
     assert_eq!((&found["state"], &found["attempts"]), (&json!("queued"), &json!(0)), "{found}");
     well.store(true, Ordering::SeqCst);
+    assert_eq!(pair.ended(&asked).await["response"], json!(1));
+}
+
+/// A tool behind an authority of its own, which wants to see who calls.
+#[tokio::test]
+async fn a_tool_behind_its_own_authority_is_called_with_a_certificate() {
+    let own = authority();
+    let server = HttpServer::on(Guarded::by(&own).await, |_| says(200, "1"));
+    let port = server.address.port();
+    let work = format!(
+        r#"
+http = {{ url = "https://localhost:{port}/invoke", health = "https://localhost:{port}/health", health_every = "20ms" }}
+tls = {{ ca = "ca.pem", certificate = "client.pem", key = "client.key" }}
+"#
+    );
+    let (certificate, key) = certificate(&own, ExtendedKeyUsagePurpose::ClientAuth);
+    let files = [("ca.pem", own.pem()), ("client.pem", certificate), ("client.key", key)];
+    let files: Vec<(&str, &str)> = files.iter().map(|(name, text)| (*name, text.as_str())).collect();
+    let pair = Pair::beside(&work, &files).await;
+    let asked = pair.submit("bad", json!({})).await;
     assert_eq!(pair.ended(&asked).await["response"], json!(1));
 }
 

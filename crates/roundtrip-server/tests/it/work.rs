@@ -61,6 +61,21 @@ async fn work_is_kept_given_back_or_failed() {
 }
 
 #[tokio::test]
+async fn what_was_done_before_ends_without_an_answer() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = Program::start(folder.path(), CONFIG);
+    ask(&program, 1).await;
+    let job = program.lease("work").await;
+    let done = json!({"id": job["id"], "token": job["token"], "error": "done last week", "then": "elsewhere"});
+    for _ in 0..2 {
+        let (_, told) = program.post("/v1/work/fail", &json!({"jobs": [done]})).await;
+        assert_eq!((&told["jobs"][0]["result"], &told["jobs"][0]["state"]), (&json!("done"), &json!("elsewhere")));
+    }
+    let (_, found) = program.get(&format!("/v1/requests/{}", job["id"].as_str().unwrap())).await;
+    assert_eq!((&found["state"], &found["response"]), (&json!("elsewhere"), &Value::Null), "{found}");
+}
+
+#[tokio::test]
 async fn an_answer_brings_what_follows_from_it() {
     let folder = tempfile::tempdir().unwrap();
     let program = Program::start(folder.path(), CONFIG);

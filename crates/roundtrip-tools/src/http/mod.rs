@@ -12,8 +12,8 @@
 //!
 //! Failure modes: see the crate. An input that its schema forbids is never sent, and is fatal. An answer that
 //! is no JSON, is too large, or is not as the tool's own schema says, costs an attempt. A tool that says
-//! that it did this before (409) may bring its answer again; if it does not, what is answered
-//! then is the route's to say.
+//! that it did this before (409) may bring its answer again; a report of the conflict
+//! (`application/problem+json`) is none, and what is answered then is the route's to say.
 
 mod decide;
 mod definition;
@@ -25,7 +25,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http_body_util::Full;
 use hyper::Request;
-use hyper::header::{ACCEPT, CONTENT_TYPE, HeaderValue, USER_AGENT};
+use hyper::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderValue, USER_AGENT};
 use roundtrip::calling::{SigningKey, retry_after};
 use roundtrip::clock::Clock;
 use roundtrip::words::Payload;
@@ -171,9 +171,12 @@ impl HttpTool {
         match meaning(answer.status, &self.options.statuses) {
             None => answered(answer, definition).await,
             Some(Meaning::AlreadyDone) => {
-                let said = format!("the tool answered {}: it did this before", answer.status);
-                let again = answered(answer, definition).await;
-                again.map_err(|_none| Trouble::new(Meaning::AlreadyDone, said))
+                let text = format!("the tool answered {}: it did this before", answer.status);
+                let done = Trouble::new(Meaning::AlreadyDone, text);
+                if is_problem(&answer.headers) {
+                    return Err(done);
+                }
+                answered(answer, definition).await.map_err(|_none| done)
             }
             Some(meaning) => {
                 let text = format!("the tool answered {}", answer.status);
@@ -181,6 +184,13 @@ impl HttpTool {
             }
         }
     }
+}
+
+/// Whether a body reports a problem, by RFC 9457, and so is no answer.
+fn is_problem(headers: &HeaderMap) -> bool {
+    let said = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let kind = said.split(';').next().unwrap_or_default().trim();
+    kind.eq_ignore_ascii_case("application/problem+json")
 }
 
 /// The answer in a body, if it is one.

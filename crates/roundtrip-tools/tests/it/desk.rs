@@ -59,12 +59,13 @@ impl Desk {
         self.relay.submitter().submit_json("route", payload).await.unwrap().id
     }
 
-    /// The answer, or why the request is dead.
+    /// The answer, or why the request is dead, or how else it ended.
     pub(crate) async fn answer(&self, id: RequestId) -> Result<Value, String> {
         let ending = tokio::time::timeout(PATIENCE, self.relay.submitter().answered(id)).await;
         match ending.expect("neither an answer nor an end").unwrap().unwrap() {
             Ending::Answered(payload) => Ok(serde_json::from_slice(&payload.bytes).unwrap()),
             Ending::Dead(Some(note)) => Err(note.text.into()),
+            Ending::Ended(receipt) => Err(format!("{:?}", receipt.end)),
             other => panic!("{other:?}"),
         }
     }

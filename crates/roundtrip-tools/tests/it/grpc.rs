@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, ExtendedKeyUsagePurpose, IsCa, KeyPair};
+use rcgen::ExtendedKeyUsagePurpose;
 use roundtrip::words::ErrorClass;
 use roundtrip_evm::mapping::Mapping;
 use roundtrip_tools::egress::Allowed;
@@ -12,6 +12,7 @@ use roundtrip_tools::{ClientTls, Meaning, Web, Work};
 use serde_json::json;
 use tonic::transport::{Certificate, Identity, ServerTlsConfig};
 
+use super::certificates::{Authority, authority, certificate};
 use super::desk::{Desk, web};
 use super::squares::{Serving, Squares, descriptors};
 
@@ -74,6 +75,8 @@ async fn what_codes_mean_is_the_routes_to_say() {
     let desk = Desk::with(Work::new(Arc::new(tool)).when_already_done(json!("before"))).await;
     assert_eq!(desk.ask(&json!({"n": 0})).await, Ok(json!("before")), "as the route says");
     assert_eq!(desk.ask(&json!({"n": 1})).await, Ok(json!("before")), "as it usually is");
+    let tool = GrpcTool::new(&web(), &[serving.url()], method("Square"), None, GrpcOptions::default()).unwrap();
+    assert_eq!(Desk::of(tool).await.ask(&json!({"n": 1})).await, Err("Elsewhere".to_owned()), "nothing is to be sent");
 }
 
 #[tokio::test]
@@ -137,20 +140,6 @@ async fn a_request_is_always_on_the_same_shard() {
     assert!(shares.iter().all(|share| *share > 0), "{shares:?}");
 }
 
-/// A certificate for this machine, signed by an authority.
-fn certificate(authority: &CertifiedIssuer<'_, KeyPair>, purpose: ExtendedKeyUsagePurpose) -> (String, String) {
-    let key = KeyPair::generate().unwrap();
-    let mut params = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
-    params.extended_key_usages = vec![purpose];
-    (params.signed_by(&key, authority).unwrap().pem(), key.serialize_pem())
-}
-
-fn authority() -> CertifiedIssuer<'static, KeyPair> {
-    let mut params = CertificateParams::new(Vec::new()).unwrap();
-    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-    CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap()
-}
-
 #[tokio::test]
 async fn both_sides_show_who_they_are() {
     let (own, other) = (authority(), authority());
@@ -161,7 +150,7 @@ async fn both_sides_show_who_they_are() {
     let squares = Squares::default();
     let serving = squares.serve("127.0.0.1:0", Some(tls));
     let url = format!("https://localhost:{}", serving.address.port());
-    let tool = |trusted: &CertifiedIssuer<'_, KeyPair>, shown: Option<(String, String)>| {
+    let tool = |trusted: &Authority, shown: Option<(String, String)>| {
         let shown = shown.map(|(chain, key)| (chain.into_bytes(), key.into_bytes()));
         let tls = ClientTls { trusted: Some(trusted.pem().into_bytes()), own: shown };
         let web = Web::new(Allowed::read(&["127.0.0.1".into(), "::1".into()]).unwrap(), tls).unwrap();

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use rcgen::ExtendedKeyUsagePurpose;
 use roundtrip::calling::SigningKey;
 use roundtrip::clock::SystemClock;
 use roundtrip::station::Shutdown;
@@ -16,6 +17,7 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 
+use super::certificates::{Authority, Guarded, authority, certificate};
 use super::desk::{Desk, web};
 use super::tool::{HttpServer, says};
 
@@ -57,6 +59,9 @@ async fn a_status_decides_what_becomes_of_a_request() {
         "gone" => says(404, "{}"),
         "done, and so" => says(409, r#"{"before":true}"#),
         "done" => says(409, ""),
+        "reported" => {
+            says(409, r#"{"title":"Conflict"}"#).with("content-type", "application/problem+json; charset=utf-8")
+        }
         "nothing" => says(204, ""),
         "no JSON" => says(200, "<html>"),
         "redirect" => says(302, "").with("location", "http://127.0.0.1:1/"),
@@ -70,6 +75,7 @@ async fn a_status_decides_what_becomes_of_a_request() {
         ("gone", error("the tool answered 404"), 1),
         ("done, and so", Ok(json!({"before": true})), 1),
         ("done", Ok(json!({"done": true})), 1),
+        ("reported", Ok(json!({"done": true})), 1),
         ("nothing", Ok(Value::Null), 1),
         ("no JSON", error("the tool's answer is no JSON: expected value at line 1 column 1"), 2),
         ("redirect", error("the tool answered 302"), 2),
@@ -78,6 +84,29 @@ async fn a_status_decides_what_becomes_of_a_request() {
         assert_eq!(desk.ask(&json!({"case": case})).await, ending, "{case}");
         assert_eq!(server.asked().len() - before, calls, "{case}");
     }
+}
+
+/// Where the route does not say what is answered then, a tool that did it before and does not say what came of it
+/// leaves nothing to send.
+#[tokio::test]
+async fn what_was_done_before_without_an_answer_ends_elsewhere() {
+    let report = says(409, r#"{"title":"Conflict"}"#).with("content-type", "application/problem+json");
+    for said in [says(409, ""), says(409, "<html>"), report] {
+        let server = HttpServer::in_turn(vec![said]).await;
+        let desk = Desk::of(tool(&server.url("/"))).await;
+        assert_eq!(desk.ask(&json!({})).await, Err("Elsewhere".to_owned()));
+        assert_eq!(server.asked().len(), 1);
+    }
+    // Nor is it an answer if it is not what the tool says that it answers.
+    let server = HttpServer::answering(|asked| match &asked.path[..] {
+        "/meta" => says(200, r#"{"output_schema": {"type": "integer"}}"#),
+        _ => says(409, &asked.body.to_string()),
+    })
+    .await;
+    let page = Page::new(web(), at(&server.url("/meta")), 1 << 20, Duration::from_secs(60));
+    let desk = Desk::of(tool(&server.url("/invoke")).defined_by(Source::Meta(page))).await;
+    assert_eq!(desk.ask(&json!(9)).await, Ok(json!(9)));
+    assert_eq!(desk.ask(&json!("nine")).await, Err("Elsewhere".to_owned()));
 }
 
 #[tokio::test]
@@ -251,4 +280,38 @@ async fn a_tool_that_is_not_well_is_given_nothing() {
     assert_eq!(desk.answer(id).await, Ok(json!(1)));
     shutdown.cancel();
     watching.await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn both_sides_show_who_they_are() {
+    let (own, other) = (authority(), authority());
+    let server = HttpServer::on(Guarded::by(&own).await, |_| says(200, "1"));
+    let url = format!("https://localhost:{}/", server.address.port());
+    let tool = |tls: ClientTls| {
+        let web = Web::new(Allowed::read(&["127.0.0.1".into(), "::1".into()]).unwrap(), tls).unwrap();
+        tool_with(web, &url, HttpOptions::default())
+    };
+    let tls = |trusted: Option<&Authority>, shown: Option<&Authority>| ClientTls {
+        trusted: trusted.map(|authority| authority.pem().into_bytes()),
+        own: shown.map(|authority| {
+            let (chain, key) = certificate(authority, ExtendedKeyUsagePurpose::ClientAuth);
+            (chain.into_bytes(), key.into_bytes())
+        }),
+    };
+    let known = tool(tls(Some(&own), Some(&own)));
+    assert_eq!(known.probe().await, Ok(()));
+    assert_eq!(Desk::of(known).await.ask(&json!({})).await, Ok(json!(1)));
+    let asked = server.asked().len();
+    let strangers =
+        [tls(None, Some(&own)), tls(Some(&other), Some(&own)), tls(Some(&own), None), tls(Some(&own), Some(&other))];
+    for stranger in strangers {
+        let tool = tool(stranger);
+        let told = tool.probe().await.unwrap_err();
+        assert!(told.starts_with("it cannot be reached: "), "{told}");
+        let desk = Desk::of(tool).await;
+        let id = desk.submit(&json!({})).await;
+        // A certificate is put right by a person, and until then costs no request an attempt.
+        assert_eq!(desk.until_trouble(id, "").await, ErrorClass::Transport);
+    }
+    assert_eq!(server.asked().len(), asked, "nobody else was let in");
 }

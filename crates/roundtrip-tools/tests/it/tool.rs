@@ -9,6 +9,7 @@ use axum::body::Bytes;
 use axum::extract::State;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
+use axum::serve::Listener;
 use serde_json::Value;
 use tokio::net::TcpListener;
 
@@ -72,7 +73,7 @@ impl HttpServer {
     }
 
     pub(crate) fn on(
-        listener: TcpListener,
+        listener: impl Listener<Addr = SocketAddr>,
         answer: impl Fn(&Asked) -> Said + Clone + Send + Sync + 'static,
     ) -> HttpServer {
         let server = HttpServer { address: listener.local_addr().unwrap(), asked: Arc::default() };

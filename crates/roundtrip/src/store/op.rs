@@ -331,6 +331,9 @@ pub enum Verdict {
         /// What to publish, if the route publishes failures.
         response: Option<Payload>,
     },
+    /// Never again, and well: it was done before, and what came of it is not known here. The request ends
+    /// [`Elsewhere`](crate::inbox::End::Elsewhere), without an answer.
+    Elsewhere,
 }
 
 /// Gives a lease back; the attempt is not counted.

@@ -88,6 +88,7 @@ macro_rules! conformance {
                 failures_cost_what_their_class_says
                 a_retry_waits
                 a_failure_can_be_published
+                what_was_done_elsewhere_ends_without_an_answer
                 a_worker_that_comes_too_late_is_told_the_end
                 a_person_mends
                 a_forgotten_lease_costs_nothing

@@ -81,6 +81,7 @@ fn operation_for(lease: LeaseKey, handled: Handled<Payload>) -> Op {
         Handled::Cancel { reason, response } => {
             fail(lease, ErrorNote::new(ErrorClass::Fatal, &reason), Verdict::Dead { response })
         }
+        Handled::Elsewhere => fail(lease, ErrorNote::new(ErrorClass::Fatal, "it was done before"), Verdict::Elsewhere),
     }
 }
 
@@ -231,6 +232,10 @@ mod tests {
             (
                 Ended::Returned(Ok(Handled::Cancel { reason: "no".into(), response: Some(Payload::json("0")) })),
                 dead("no", Some(Payload::json("0"))),
+            ),
+            (
+                Ended::Returned(Ok(Handled::Elsewhere)),
+                fail(LEASE, note(ErrorClass::Fatal, "it was done before"), Verdict::Elsewhere),
             ),
             (failed(Failure::retry("x")), fail(LEASE, note(ErrorClass::Retryable, "x"), retry(None))),
             (

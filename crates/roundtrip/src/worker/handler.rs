@@ -72,6 +72,8 @@ pub enum Handled<R> {
         /// What to publish; without it the request is a dead letter.
         response: Option<Payload>,
     },
+    /// It was done before, and what came of it is not known here: it ends well, without an answer.
+    Elsewhere,
 }
 
 impl<R> Handled<R> {
@@ -204,6 +206,7 @@ impl<H: Handler> RawHandler for Typed<H> {
                 }
                 Handled::Snooze(delay) => Handled::Snooze(delay),
                 Handled::Cancel { reason, response } => Handled::Cancel { reason, response },
+                Handled::Elsewhere => Handled::Elsewhere,
             })
         })
     }

@@ -50,12 +50,14 @@ pub(super) fn said(message: FromWorker) -> Vec<Said> {
         })
     });
     let failures = fail.into_iter().map(|failure| {
-        let v1::Failure { held, error, dead, transport, after_ms, response } = failure;
+        let v1::Failure { held, error, dead, transport, after_ms, response, elsewhere } = failure;
         about(held, |id, token| {
-            let then = if dead {
-                op::Verdict::Dead { response: response.map(|response| payload(Some(response))).transpose()? }
-            } else {
-                op::Verdict::Retry { after_ms }
+            let then = match () {
+                () if elsewhere => op::Verdict::Elsewhere,
+                () if dead => {
+                    op::Verdict::Dead { response: response.map(|response| payload(Some(response))).transpose()? }
+                }
+                () => op::Verdict::Retry { after_ms },
             };
             let (error, verdict) = work::failure(&error, transport, then);
             Ok(op::Fail { id, token, error, verdict }.into())

@@ -234,10 +234,20 @@ impl Machine {
                 return Ok(known);
             }
         }
-        let slot = self.held(disk, &op.id, op.token)?;
+        let slot = match self.held(disk, &op.id, op.token) {
+            // It is so, whoever said it first.
+            Err(Outcome::Stale(Stale::Lease(end @ StateKind::Elsewhere))) if op.verdict == Verdict::Elsewhere => {
+                return Ok(Outcome::Duplicate(Effect::Now(end)));
+            }
+            held => held?,
+        };
         self.check_revision(disk, slot, op.token)?;
         let error = ErrorNote::new(op.error.class, &op.error.text);
         match op.verdict {
+            Verdict::Elsewhere => {
+                self.end(disk, slot, End::Elsewhere);
+                return Ok(Outcome::Applied(Effect::Now(StateKind::Elsewhere)));
+            }
             Verdict::Retry { after_ms } => self.setback(slot, error, after_ms),
             Verdict::Dead { response: None } => self.die(slot, error),
             Verdict::Dead { response: Some(response) } => {

@@ -226,6 +226,22 @@ pub async fn a_failure_can_be_published(bench: Bench) {
     assert!(ended, "published to nobody, it has ended: {found:?}");
 }
 
+/// What was done before, and not here, ends without an answer; who says it again changes nothing.
+pub async fn what_was_done_elsewhere_ends_without_an_answer(mut bench: Bench) {
+    bench.define(policy()).await;
+    bench.admit(vec![final_request(1), final_request(2)]).await;
+    let grants = bench.lease(2).await;
+    let elsewhere = |grant: &_| Fail { verdict: Verdict::Elsewhere, ..fail(grant, ErrorClass::Fatal) };
+    assert_eq!(bench.applied(elsewhere(&grants[0])).await, now(StateKind::Elsewhere));
+    bench.expect(&[(1, StateKind::Elsewhere), (2, StateKind::Leased)]).await;
+    assert_eq!(must(bench.store().ready(destination(), 9).await, "ready"), [], "nothing is sent");
+    // Whoever answered first is not gainsaid.
+    assert_eq!(bench.applied(answer(&grants[1])).await, now(StateKind::Ready));
+    assert_eq!(bench.apply(elsewhere(&grants[1])).await, Outcome::Stale(Stale::Lease(StateKind::Ready)));
+    bench.restart().await;
+    assert_eq!(bench.apply(elsewhere(&grants[0])).await, Outcome::Duplicate(now(StateKind::Elsewhere)));
+}
+
 /// An ended request says how it ended to whoever still holds a token of it.
 pub async fn a_worker_that_comes_too_late_is_told_the_end(bench: Bench) {
     bench.define(RoutePolicy { destination: None, ..policy() }).await;
