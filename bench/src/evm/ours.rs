@@ -190,6 +190,7 @@ pub(super) fn start(
         lanes: lanes(site)?,
         options: SenderOptions { window: WINDOW, poll: POLL, ..SenderOptions::default() },
         rebuild: Rebuild::default(),
+        stats: Arc::default(),
     };
     Ok(tokio::spawn(sender.run(shutdown.clone())))
 }

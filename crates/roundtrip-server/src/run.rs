@@ -135,9 +135,10 @@ async fn with_doors(
     if listens.iter().any(Option::is_some) {
         let routes = plan.routes.iter().map(|(name, route)| (name.clone(), route.intake())).collect();
         let outside = Outside::of(&config.store.url, Some(plan));
-        let (rebuilds, followers, calls) = (relay.rebuilds(), relay.followers(), plan.calls());
-        let history = History::default();
-        let premises = Premises { routes, rebuilds, followers, outside, calls, history: history.clone() };
+        let (rebuilds, followers, senders) = (relay.rebuilds(), relay.followers(), relay.senders());
+        let (calls, tools, history) = (plan.calls(), telemetry.tools(), History::default());
+        let premises =
+            Premises { routes, rebuilds, followers, senders, tools, outside, calls, history: history.clone() };
         if api.is_some() {
             let journal = store.clone();
             relay = relay.station("history", move |shutdown| history.follow(journal, shutdown));

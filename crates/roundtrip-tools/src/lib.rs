@@ -26,6 +26,7 @@ pub mod grpc;
 pub mod http;
 pub mod identity;
 pub mod prepare;
+mod presence;
 pub mod schema;
 pub mod template;
 mod web;
@@ -33,6 +34,7 @@ mod work;
 
 pub use errand::{Errand, Meaning, Tool, ToolFuture, Trouble};
 pub use prepare::{Preparation, Prepared};
+pub use presence::{Away, Presence};
 pub use template::UrlTemplate;
 pub use web::{ClientTls, Web};
 pub use work::{RESERVED, Work};

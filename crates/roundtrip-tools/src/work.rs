@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use crate::errand::{Errand, Meaning, Tool, Trouble};
 use crate::prepare::Preparation;
+use crate::presence::Presence;
 
 /// The names of what is always known of a request: its id, and what it says.
 pub const RESERVED: [&str; 2] = ["id", "request"];
@@ -20,12 +21,13 @@ pub struct Work {
     input: Option<Mapping>,
     tool: Arc<dyn Tool>,
     already_done: Option<Value>,
+    presence: Option<Presence>,
 }
 
 impl Work {
     /// Asks this tool, with what requests say.
     pub fn new(tool: Arc<dyn Tool>) -> Work {
-        Work { preparations: Vec::new(), input: None, tool, already_done: None }
+        Work { preparations: Vec::new(), input: None, tool, already_done: None, presence: None }
     }
 
     /// Reads these first, in their order. Without a mapping the tool is then given all that is
@@ -48,6 +50,13 @@ impl Work {
     #[must_use]
     pub fn when_already_done(mut self, answer: Value) -> Work {
         self.already_done = Some(answer);
+        self
+    }
+
+    /// Tells whether the tool can be asked, and what is read before it.
+    #[must_use]
+    pub fn telling(mut self, presence: Presence) -> Work {
+        self.presence = Some(presence);
         self
     }
 
@@ -74,6 +83,17 @@ impl Work {
     }
 
     async fn ask(&self, payload: Payload, job: &Job) -> Result<Payload, Trouble> {
+        let came = self.asked(payload, job).await;
+        if let Some(presence) = &self.presence {
+            presence.call(match &came {
+                Err(Trouble { meaning: Meaning::Unavailable, text, .. }) => Err(text),
+                _ => Ok(()),
+            });
+        }
+        came
+    }
+
+    async fn asked(&self, payload: Payload, job: &Job) -> Result<Payload, Trouble> {
         let unchanged = self.input.is_none() && self.preparations.is_empty();
         if unchanged && self.tool.passes_on() {
             return Ok(payload);

@@ -32,7 +32,7 @@ use crate::listener::{
 use crate::outbox::{Courier, CourierOptions, Sink};
 use crate::persist;
 use crate::sender::chain::Chain;
-use crate::sender::{Rebuild, Sender, SenderOptions};
+use crate::sender::{Rebuild, Sender, SenderOptions, SenderStats};
 use crate::station::{Shutdown, StationError, bounded};
 use crate::store::op::{Define, NewRequest, Op, Outcome};
 use crate::store::policy::RoutePolicy;
@@ -135,6 +135,7 @@ pub struct Relay {
     routes: Vec<(String, RoutePolicy)>,
     stations: Vec<(String, Launch)>,
     rebuilds: BTreeMap<String, Rebuild>,
+    senders: BTreeMap<String, Arc<SenderStats>>,
     followers: BTreeMap<String, Following>,
 }
 
@@ -166,6 +167,7 @@ impl Relay {
             routes: Vec::new(),
             stations: Vec::new(),
             rebuilds: BTreeMap::new(),
+            senders: BTreeMap::new(),
             followers: BTreeMap::new(),
         }
     }
@@ -336,8 +338,9 @@ impl Relay {
     #[must_use]
     pub fn lanes(mut self, destination: &str, chain: Arc<dyn Chain>, lanes: &[&str], options: SenderOptions) -> Relay {
         let (to, names) = (destination.to_owned(), lanes.iter().map(|&lane| lane.to_owned()).collect::<Vec<_>>());
-        let rebuild = Rebuild::default();
+        let (rebuild, stats) = (Rebuild::default(), Arc::<SenderStats>::default());
         self.rebuilds.insert(to.clone(), rebuild.clone());
+        self.senders.insert(to.clone(), stats.clone());
         let launch = move |given: &Surroundings| {
             let sender = Sender {
                 store: given.store.clone(),
@@ -348,6 +351,7 @@ impl Relay {
                 lanes: names.iter().map(|lane| LaneName::new(lane)).collect::<Result<_, _>>()?,
                 options,
                 rebuild,
+                stats,
             };
             Ok(Box::pin(sender.run(given.shutdown.child_token())) as StationFuture)
         };
@@ -391,6 +395,11 @@ impl Relay {
     /// stations that are still to be added.
     pub fn rebuilds(&self) -> BTreeMap<String, Rebuild> {
         self.rebuilds.clone()
+    }
+
+    /// What senders know of their lanes, by destination, for whoever watches them.
+    pub fn senders(&self) -> BTreeMap<String, Arc<SenderStats>> {
+        self.senders.clone()
     }
 
     /// The listeners of chains, by name, for whoever watches them.

@@ -96,6 +96,7 @@ pub struct EvmChain {
     pub(super) chain_id: u64,
     pub(super) calls: Arc<dyn Calls>,
     signers: BTreeMap<LaneName, LaneSigner>,
+    pub(super) lost: BTreeSet<LaneName>,
     pub(super) options: EvmChainOptions,
     outcomes: Outcomes,
     routes: BTreeMap<RouteName, EvmRoute>,
@@ -185,6 +186,7 @@ impl EvmChain {
             effects: Effects::new(calls.contracts()),
             calls: Arc::new(calls),
             signers,
+            lost: BTreeSet::new(),
             options,
             outcomes: Outcomes::new(),
             routes: BTreeMap::new(),
@@ -201,6 +203,13 @@ impl EvmChain {
     #[must_use]
     pub fn also(mut self, rpc: Rpc) -> EvmChain {
         self.nodes.add(rpc);
+        self
+    }
+
+    /// The key of this lane is lost: nothing is signed for it, and other lanes take what is new.
+    #[must_use]
+    pub fn lost(mut self, lane: LaneName) -> EvmChain {
+        self.lost.insert(lane);
         self
     }
 

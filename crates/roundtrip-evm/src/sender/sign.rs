@@ -93,6 +93,10 @@ impl EvmChain {
         cargo: Cargo<'_>,
     ) -> Result<SignedAttempt, Unsigned> {
         let signer = self.signer(lane)?;
+        if self.lost.contains(lane) {
+            // Before anything is asked of the contract: what it says to this account means nothing to others.
+            return Err(Unsigned::Lane("its key is lost".into()));
+        }
         let rpc = &self.nodes.best().await?.rpc;
         let view = self.heads.view(rpc).await.map_err(Unreachable::from)?;
         let now = self.fees(rpc, &view).await.map_err(Unreachable::from)?;

@@ -1,5 +1,6 @@
 //! Signed bytes: made, and read again.
 
+use alloy::consensus::transaction::SignerRecoverable;
 use alloy::consensus::{SignableTransaction, Transaction, TxEip1559, TxEnvelope, TxLegacy};
 use alloy::eips::eip2718::{Decodable2718, Encodable2718};
 use alloy::network::TxSigner;
@@ -114,6 +115,11 @@ impl Signed {
     pub fn read(attempt: &SignedAttempt) -> Option<Signed> {
         let Draft { call: Call { to, data, value }, gas, fees, .. } = Draft::read(attempt).ok()?;
         Some(Signed { to, value, data, gas, fee_most: fees.most, fee_tip: fees.tip })
+    }
+
+    /// Who signed an attempt of an EVM chain.
+    pub fn by(attempt: &SignedAttempt) -> Option<Address> {
+        TxEnvelope::decode_2718(&mut &attempt.bytes[..]).ok()?.recover_signer().ok()
     }
 }
 

@@ -34,6 +34,12 @@ pub(crate) struct WireLane {
     pub settled: u64,
     /// How many parcels are not final.
     pub under_way: usize,
+    /// The lowest slot that pays all that it may and is not mined, if the process that is asked sends on it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub at_fee_cap: Option<u64>,
+    /// The account that signed what is under way, if it is of an EVM chain; not in lists.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub account: Option<String>,
     /// The process that sends on it; not in lists.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub owner: Option<WireOwner>,
@@ -70,6 +76,8 @@ impl From<LaneView> for WireLane {
             next: view.next.0,
             settled: view.settled.0,
             under_way: view.under_way,
+            at_fee_cap: None,
+            account: None,
             owner: None,
             parcels: Vec::new(),
         }
@@ -85,8 +93,10 @@ impl WireLane {
     ) -> WireLane {
         let call = calls.get(view.destination.as_str());
         let parcels = std::mem::take(&mut view.parcels);
+        let account = parcels.iter().flat_map(|parcel| &parcel.attempts).find_map(Signed::by);
         let parcels = parcels.iter().map(|parcel| WireParcel::of(parcel, call)).collect();
-        WireLane { owner: seat.map(WireOwner::from), parcels, ..WireLane::from(view) }
+        let account = account.map(|account| account.to_string());
+        WireLane { account, owner: seat.map(WireOwner::from), parcels, ..WireLane::from(view) }
     }
 }
 

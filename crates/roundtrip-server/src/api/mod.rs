@@ -41,11 +41,12 @@ use roundtrip::clock::{Clock, SystemClock};
 use roundtrip::inbox::Identity;
 use roundtrip::listener::Submitter;
 use roundtrip::relay::Following;
-use roundtrip::sender::Rebuild;
+use roundtrip::sender::{Rebuild, SenderStats};
 use roundtrip::station::Shutdown;
 use roundtrip::store::{ReadExt, Store};
-use roundtrip::words::{RequestId, UnixMs};
+use roundtrip::words::{LaneName, RequestId, UnixMs};
 use roundtrip_evm::ContractCall;
+use roundtrip_tools::Presence;
 use utoipa::OpenApi;
 use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityScheme};
 use utoipa_axum::router::OpenApiRouter;
@@ -112,12 +113,23 @@ pub struct Premises {
     pub rebuilds: BTreeMap<String, Rebuild>,
     /// The listeners of chains that this process runs.
     pub followers: BTreeMap<String, Following>,
+    /// What the senders of this process know of their lanes, by destination.
+    pub senders: BTreeMap<String, Arc<SenderStats>>,
+    /// The tools that this process calls, by their routes.
+    pub tools: BTreeMap<String, Presence>,
     /// What is around the store.
     pub outside: Outside,
     /// What is called at each destination of transactions: by it their bytes are read.
     pub calls: BTreeMap<String, ContractCall>,
     /// What the journal told.
     pub history: History,
+}
+
+impl Premises {
+    /// The lowest slot of a lane that pays all that it may and is not mined, as far as this process knows.
+    pub(crate) fn at_fee_cap(&self, lane: &LaneName) -> Option<u64> {
+        self.senders.values().find_map(|sender| sender.at_cap(lane)).map(|slot| slot.0)
+    }
 }
 
 /// Who stands at the door.

@@ -12,7 +12,7 @@ use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::{Extension, Json};
 use futures_util::Stream;
 use roundtrip::store::op::Seat;
-use roundtrip::store::query::JournalPage;
+use roundtrip::store::query::{JournalPage, LaneView};
 use roundtrip::store::{Changes, ReadExt, Topic};
 use roundtrip::words::LaneName;
 use serde::{Deserialize, Serialize};
@@ -25,7 +25,7 @@ use super::lanes::WireLane;
 use super::policies::WireRoute;
 use super::problem::Problem;
 use super::views::{WireCount, WireEntry, WireOrigin};
-use crate::doctor::{self, Finding};
+use crate::doctor::{self, Finding, Here};
 
 /// Updates in one read.
 const PAGE: usize = 256;
@@ -91,7 +91,8 @@ pub(crate) struct Lanes {
 )]
 pub(super) async fn lanes(State(api): State<Api>) -> Result<Json<Lanes>, Problem> {
     let lanes = api.store.lanes().await?;
-    Ok(Json(Lanes { lanes: lanes.into_iter().map(WireLane::from).collect() }))
+    let shown = |lane: LaneView| WireLane { at_fee_cap: api.premises.at_fee_cap(&lane.name), ..WireLane::from(lane) };
+    Ok(Json(Lanes { lanes: lanes.into_iter().map(shown).collect() }))
 }
 
 /// One lane with its parcels.
@@ -106,8 +107,8 @@ pub(super) async fn lane(State(api): State<Api>, Path(lane): Path<String>) -> Re
     let name = LaneName::new(&lane)?;
     let found = api.store.lane(name.clone()).await?;
     let found = found.ok_or_else(|| Problem::not_found(format!("no lane is called {lane:?}")))?;
-    let seat = api.store.seat(Seat::Lane(name)).await?;
-    Ok(Json(WireLane::whole(found, seat, &api.premises.calls)))
+    let (at_fee_cap, seat) = (api.premises.at_fee_cap(&name), api.store.seat(Seat::Lane(name)).await?);
+    Ok(Json(WireLane { at_fee_cap, ..WireLane::whole(found, seat, &api.premises.calls) }))
 }
 
 /// All origins.
@@ -159,8 +160,12 @@ pub(crate) struct Diagnosis {
     ),
 )]
 pub(super) async fn doctor(State(api): State<Api>) -> Result<Json<Diagnosis>, Problem> {
-    let listeners = api.listeners().await?;
-    Ok(Json(Diagnosis { findings: doctor::examine(&*api.store, listeners, &api.premises.outside).await }))
+    let premises = &api.premises;
+    let tools = premises.tools.iter().map(|(route, tool)| (route.clone(), tool.away())).collect();
+    // What cannot be asked is what it is asked about.
+    let listeners = api.listeners().await.map_err(|problem| problem.detail);
+    let here = Here { listeners, tools, senders: premises.senders.values().cloned().collect() };
+    Ok(Json(Diagnosis { findings: doctor::examine(&*api.store, here, &premises.outside).await }))
 }
 
 /// Which updates.

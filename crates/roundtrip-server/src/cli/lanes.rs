@@ -169,10 +169,14 @@ fn rebuilt_text(progress: &RebuildProgress) -> String {
 }
 
 fn status(lane: &WireLane) -> String {
-    match (&lane.reason, lane.until_ms) {
+    let status = match (&lane.reason, lane.until_ms) {
         (Some(reason), _) => format!("{}: {reason}", lane.status),
         (None, Some(until)) => format!("{} until {}", lane.status, time(until)),
         (None, None) => lane.status.to_string(),
+    };
+    match lane.at_fee_cap {
+        Some(slot) => format!("{status}; slot {slot} is at the fee cap"),
+        None => status,
     }
 }
 
@@ -207,8 +211,9 @@ fn whole(lane: &WireLane) -> String {
         parcels.row([nonce.to_string(), stage, attempts.len().to_string(), newest, line(&carried)]);
     }
     let lanes = table(std::slice::from_ref(lane));
-    match lane.parcels.is_empty() {
-        true => format!("{lanes}\nnothing is under way\n"),
-        false => format!("{lanes}\n{parcels}"),
+    if lane.parcels.is_empty() {
+        return format!("{lanes}\nnothing is under way\n");
     }
+    let account = lane.account.as_ref().map(|account| format!("signed by {account}\n"));
+    format!("{lanes}{}\n{parcels}", account.unwrap_or_default())
 }

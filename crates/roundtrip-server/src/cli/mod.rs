@@ -38,7 +38,7 @@ use given::{Given, Reach};
 
 /// Carries requests from blockchains and other sources to workers, and their answers back, durably.
 #[derive(Parser)]
-#[command(name = "roundtrip", version, about)]
+#[command(name = "roundtrip", version)]
 pub struct Command {
     #[command(subcommand)]
     action: Action,

@@ -2,6 +2,7 @@
 
 use anyhow::{Context, ensure};
 use clap::Subcommand;
+use serde::Serialize;
 
 use super::given::Given;
 use super::show;
@@ -27,12 +28,27 @@ pub(super) enum Token {
         /// Prints it as a link to the dashboard, which logs in whoever opens it.
         #[arg(long)]
         link: bool,
+        /// JSON instead of the token alone.
+        #[arg(long)]
+        json: bool,
     },
+}
+
+/// A token, and what it is good for.
+#[derive(Serialize)]
+struct Created {
+    token: String,
+    roles: Vec<auth::Role>,
+    name: String,
+    /// When it ends, in milliseconds since 1970.
+    until_ms: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    link: Option<String>,
 }
 
 impl Token {
     pub(super) async fn act(self) -> anyhow::Result<()> {
-        let Token::Create { given, role, name, ttl, link } = self;
+        let Token::Create { given, role, name, ttl, link, json } = self;
         let (loaded, _) = given.load()?;
         let address = loaded.config.api.address();
         let secret = loaded.config.api.auth.and_then(|auth| auth.secret);
@@ -47,7 +63,9 @@ impl Token {
         ensure!(auth::is_name(&name), "{name:?} is no name: 1 to 128 bytes and no line breaks");
         ensure!(!ttl.is_zero(), "a token of no length is good for nothing: say --ttl 1h");
         let token = auth::sign(secret.reveal().as_bytes(), &name, &role, ttl.into())?;
-        show::say(&format!("{}\n", if link { auth::link(&address, &token) } else { token }))?;
-        Ok(())
+        let link = link.then(|| auth::link(&address, &token));
+        let until_ms = show::now_ms().saturating_add(u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX));
+        let created = Created { token, roles: role, name, until_ms, link };
+        show::print(json, &created, |created| format!("{}\n", created.link.as_ref().unwrap_or(&created.token)))
     }
 }

@@ -99,24 +99,53 @@ async fn follow(desk: &Desk, every: Duration) -> anyhow::Result<()> {
 fn draw(text: &str) -> std::io::Result<()> {
     let (width, height) = terminal::size()?;
     let mut out = std::io::stdout();
-    queue!(out, cursor::MoveTo(0, 0), terminal::Clear(terminal::ClearType::All))?;
-    for (row, line) in text.lines().take(usize::from(height)).enumerate() {
-        let line: String = line.chars().take(usize::from(width)).collect();
-        queue!(out, cursor::MoveTo(0, u16::try_from(row).unwrap_or(u16::MAX)), style::Print(line))?;
+    // Over what is there, line by line: a screen that is cleared first flickers.
+    for (line, row) in fitted(text, usize::from(width), usize::from(height)).into_iter().zip(0..) {
+        queue!(out, cursor::MoveTo(0, row), style::Print(line), terminal::Clear(terminal::ClearType::UntilNewLine))?;
     }
+    queue!(out, terminal::Clear(terminal::ClearType::FromCursorDown))?;
     out.flush()
+}
+
+/// What of a text fits on a screen, with how it is ended or how much is missing in the last line.
+fn fitted(text: &str, width: usize, height: usize) -> Vec<String> {
+    let (lines, room) = (text.lines().count(), height.saturating_sub(1));
+    let last = match lines.saturating_sub(room) {
+        0 => "q ends".to_owned(),
+        more => format!("{more} more lines: make the window higher; q ends"),
+    };
+    let shown = text.lines().take(room).chain([last.as_str()]).take(height);
+    shown.map(|line| line.chars().take(width).collect()).collect()
 }
 
 /// Waits for the next look; whether a key ended it.
 fn is_over(every: Duration) -> std::io::Result<bool> {
     let until = std::time::Instant::now() + every;
     while event::poll(until.saturating_duration_since(std::time::Instant::now()))? {
-        if let Event::Key(key) = event::read()? {
-            let is_break = key.code == KeyCode::Char('c') && key.modifiers.contains(KeyModifiers::CONTROL);
-            if is_break || matches!(key.code, KeyCode::Char('q') | KeyCode::Esc) {
-                return Ok(true);
+        match event::read()? {
+            Event::Key(key) => {
+                let is_break = key.code == KeyCode::Char('c') && key.modifiers.contains(KeyModifiers::CONTROL);
+                if is_break || matches!(key.code, KeyCode::Char('q') | KeyCode::Esc) {
+                    return Ok(true);
+                }
             }
+            // Another window: drawn at once.
+            Event::Resize(..) => return Ok(false),
+            _ => {}
         }
     }
     Ok(false)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::fitted;
+
+    #[test]
+    fn what_does_not_fit_is_told() {
+        assert_eq!(fitted("one\ntwo\n", 20, 10), ["one", "two", "q ends"]);
+        assert_eq!(fitted("one\ntwo\n", 2, 10), ["on", "tw", "q "]);
+        assert_eq!(fitted("one\ntwo\nthree\n", 80, 3), ["one", "two", "1 more lines: make the window higher; q ends"]);
+        assert_eq!(fitted("one\n", 80, 0), [""; 0]);
+    }
 }

@@ -2,12 +2,13 @@
 
 use roundtrip::inbox::StateKind;
 use roundtrip::sender::{LaneStatus, ParcelStage};
-use roundtrip::store::query::{Count, LaneView, RouteView};
+use roundtrip::store::query::LaneView;
 use roundtrip::store::vitals::{PostgresVitals, RedisVitals, SqliteVitals, Vitals};
+use roundtrip_tools::Away;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::facts::{AccountFacts, Disk, Facts, NodeFacts};
+use super::facts::{AccountFacts, Disk, Facts, LaneFacts, NodeFacts, RouteFacts};
 use crate::api::{ListenerState, WireListener};
 
 const MIB: u64 = 1 << 20;
@@ -17,6 +18,8 @@ const FREE_BYTES_MIN: u64 = 64 * MIB;
 const LOG_BYTES_MAX: u64 = 512 * MIB;
 /// Less free space than one part in so many of a disk is little; in ten times as many, none.
 const DISK_PART: u64 = 10;
+/// So much free space is enough, however large the disk is.
+const DISK_FREE_ENOUGH: u64 = 10 << 30;
 /// From so many dead rows on, and as many as live ones, a table is bloated.
 const DEAD_ROWS_MIN: u64 = 20_000;
 /// A snapshot that is held for longer keeps the server from clearing up.
@@ -36,6 +39,9 @@ const BEHIND_BLOCKS_MAX: u64 = 100;
 const NODE_LAG_MAX: u64 = 10;
 /// So many gaps of a lane are counted.
 const GAPS_MAX: usize = 16;
+/// What to do about a tool that is away.
+const AWAY_TO_DO: &str =
+    "see that it runs and can be reached from here (`roundtrip check` asks it); its requests go on by themselves then";
 /// With so many attempts, a slot is stuck.
 const ATTEMPTS_MANY: usize = 3;
 
@@ -100,9 +106,12 @@ impl About {
 /// What facts come to, worst first.
 pub(super) fn findings(facts: &Facts) -> Vec<Finding> {
     let mut all = store(&facts.vitals, facts.disk);
-    all.extend(routes(&facts.routes, facts.now_ms));
-    all.extend(lanes(&facts.lanes));
-    facts.listeners.iter().for_each(|listener| all.extend(self::listener(listener)));
+    // What the tool itself is known for need not be told of its requests too.
+    let away = |name: &str| facts.tools.iter().any(|(route, away)| route == name && away.is_some());
+    all.extend(told(&facts.routes, "routes", |route| self::route(route, away(route.view.name.as_str()), facts.now_ms)));
+    facts.tools.iter().for_each(|(route, away)| all.extend(tool(route, away.as_ref(), facts.now_ms)));
+    all.extend(told(&facts.lanes, "lanes", lane));
+    all.extend(told(&facts.listeners, "listeners", listener));
     all.extend(nodes(&facts.nodes));
     facts.accounts.iter().for_each(|account| all.extend(self::account(account)));
     all.sort_by_key(|finding| std::cmp::Reverse(finding.level));
@@ -157,7 +166,7 @@ fn sqlite(file: &SqliteVitals, disk: Option<Disk>) -> Vec<Finding> {
         let left = format!("{} of {} are left on its disk", bytes(free_bytes), bytes(all));
         let to_do = "free space or move the file to a larger disk; shorten keep_settled and keep_dead of the routes";
         let level = if free_bytes < all / DISK_PART / 10 { Level::Bad } else { Level::Look };
-        about.when(free_bytes < all / DISK_PART, level, left, to_do);
+        about.when(free_bytes < (all / DISK_PART).min(DISK_FREE_ENOUGH), level, left, to_do);
     }
     about.or_well(format!("{}, synced at every commit", bytes(file.bytes)))
 }
@@ -245,18 +254,33 @@ fn redis(server: &RedisVitals) -> Vec<Finding> {
     about.or_well(format!("{}, {} replicas", bytes(server.used_bytes), server.replicas))
 }
 
-fn routes(routes: &Result<Vec<(RouteView, Vec<Count>)>, String>, now_ms: u64) -> Vec<Finding> {
-    match routes {
+/// What is found of each, or that the store does not tell of them.
+fn told<T>(all: &Result<Vec<T>, String>, name: &str, of: impl Fn(&T) -> Vec<Finding>) -> Vec<Finding> {
+    match all {
+        Ok(all) => all.iter().flat_map(of).collect(),
         Err(why) => {
-            let mut about = About::new("routes");
+            let mut about = About::new(name);
             about.say(Level::Bad, why.clone(), "see to it that the store answers");
             about.found
         }
-        Ok(routes) => routes.iter().flat_map(|(view, counts)| route(view, counts, now_ms)).collect(),
     }
 }
 
-fn route(view: &RouteView, counts: &[Count], now_ms: u64) -> Vec<Finding> {
+/// The tool that works on a route, as whoever calls it finds it.
+fn tool(route: &str, away: Option<&Away>, now_ms: u64) -> Vec<Finding> {
+    let mut about = About::new(format!("tool of route {route}"));
+    if let Some(Away { since, why }) = away {
+        let found = format!(
+            "it cannot be asked, for {} s now: {why}; requests wait for it, at no cost",
+            now_ms.saturating_sub(since.0) / 1000
+        );
+        about.say(Level::Look, found, AWAY_TO_DO);
+    }
+    about.or_well("it is there, as far as is known")
+}
+
+fn route(facts: &RouteFacts, tool_is_away: bool, now_ms: u64) -> Vec<Finding> {
+    let RouteFacts { view, counts, unreached } = facts;
     let mut about = About::new(format!("route {}", view.name));
     let live: u64 = counts.iter().map(|count| count.requests).sum();
     let of = |state| counts.iter().find(|count| count.state == state);
@@ -277,10 +301,16 @@ fn route(view: &RouteView, counts: &[Count], now_ms: u64) -> Vec<Finding> {
             format!("`roundtrip dead list --route {}` says of what; mend that, then `roundtrip dead retry`", view.name);
         about.say(Level::Look, format!("{} dead letters wait for a person", dead.requests), &to_do);
     }
+    about.when(
+        unreached.requests > 0 && !tool_is_away,
+        Level::Look,
+        format!("{} requests wait for what their worker could not reach: {}", unreached.requests, unreached.why),
+        AWAY_TO_DO,
+    );
     if let Some(queued) = of(StateKind::Queued).filter(|_| !view.paused) {
         let age = now_ms.saturating_sub(queued.oldest_at.0);
         let found = format!("{} requests wait for a worker, the oldest came in {} s ago", queued.requests, age / 1000);
-        let to_do = "start workers for it, or more of them; look at their logs";
+        let to_do = "start workers for it, or more of them; look at their logs, and at its tool, if it has one";
         about.when(age > QUEUED_MS_MAX, Level::Look, found, to_do);
     }
     if let Some(sent) = of(StateKind::Assigned) {
@@ -293,17 +323,6 @@ fn route(view: &RouteView, counts: &[Count], now_ms: u64) -> Vec<Finding> {
     about.or_well(format!("{live} of {capacity} places are taken"))
 }
 
-fn lanes(lanes: &Result<Vec<LaneView>, String>) -> Vec<Finding> {
-    match lanes {
-        Err(why) => {
-            let mut about = About::new("lanes");
-            about.say(Level::Bad, why.clone(), "see to it that the store answers");
-            about.found
-        }
-        Ok(lanes) => lanes.iter().flat_map(lane).collect(),
-    }
-}
-
 /// Slots that were passed over, and carry nothing.
 fn gaps(lane: &LaneView) -> Vec<u64> {
     let taken: Vec<u64> = lane.parcels.iter().map(|parcel| parcel.nonce.0).collect();
@@ -311,7 +330,8 @@ fn gaps(lane: &LaneView) -> Vec<u64> {
     (lane.settled.0..lane.next.0).filter(|nonce| !taken.contains(nonce)).take(GAPS_MAX).collect()
 }
 
-fn lane(lane: &LaneView) -> Vec<Finding> {
+fn lane(facts: &LaneFacts) -> Vec<Finding> {
+    let LaneFacts { view: lane, at_cap } = facts;
     let (mut about, name) = (About::new(format!("lane {}", lane.name)), &lane.name);
     match &lane.status {
         LaneStatus::Active => {}
@@ -349,7 +369,13 @@ fn lane(lane: &LaneView) -> Vec<Finding> {
             "its sender fills it by itself within a minute; see that one runs (`roundtrip run`)",
         );
     }
+    if let Some(slot) = at_cap {
+        let found = format!("slot {} pays all that it may and is not mined; what is above it waits", slot.0);
+        let to_do = "raise `fee_cap_gwei` of its destination and start again, or wait until the chain is cheaper; see docs/operations.md, a lane is stuck";
+        about.say(Level::Bad, found, to_do);
+    }
     let stuck = lane.parcels.iter().find(|parcel| parcel.stage == ParcelStage::Assigned);
+    let stuck = stuck.filter(|_| at_cap.is_none());
     if let Some(stuck) = stuck.filter(|parcel| parcel.attempts.len() >= ATTEMPTS_MANY) {
         let (nonce, attempts) = (stuck.nonce.0, stuck.attempts.len());
         let to_do = format!(
@@ -435,11 +461,17 @@ fn account(account: &AccountFacts) -> Vec<Finding> {
             about.say(
                 Level::Bad,
                 why.clone(),
-                "bring its key back, or give the lane another account; see docs/operations.md, a lost key",
+                "bring its key back, or say that it is lost; see docs/operations.md, a key is lost",
             );
             return about.found;
         }
     };
+    let to_do = format!(
+        "once `roundtrip lanes show {}` has nothing under way, take the lane out of the configuration",
+        account.lane
+    );
+    let found = format!("the key of {address} is lost: what is signed is sent, and nothing more is signed");
+    about.when(account.lost, Level::Look, found, &to_do);
     let gwei = |wei: u128| format!("{} gwei", wei / 1_000_000_000);
     match account.balance {
         None => {

@@ -3,10 +3,11 @@ use std::collections::BTreeMap;
 
 use roundtrip::sender::{AttemptKind, SignedAttempt};
 use roundtrip::store::policy::RoutePolicy;
-use roundtrip::store::query::ParcelView;
+use roundtrip::store::query::{Count, ParcelView, RouteView};
 use roundtrip::store::vitals::TableVitals;
 use roundtrip::words::{AttemptHash, Destination, LaneName, Nonce, RouteName, UnixMs};
 
+use super::super::facts::Unreached;
 use super::*;
 
 /// Findings by level and a part of what they say; a finding that is not well says what to do.
@@ -38,6 +39,8 @@ fn a_file_is_well_unless_its_log_its_size_or_its_disk_is_not() {
     check(&sqlite(&file(0, 600 * MIB), None), &[(Level::Look, "its log has 600 MiB")]);
     check(&sqlite(&file(0, 0), disk(50 * MIB)), &[(Level::Look, "50 MiB of 1000 MiB are left")]);
     check(&sqlite(&file(0, 0), disk(5 * MIB)), &[(Level::Bad, "are left on its disk")]);
+    let large = Some(Disk { free_bytes: 11 << 30, bytes: 1 << 40 });
+    check(&sqlite(&file(0, 0), large), &[(Level::Well, "300 MiB")]);
     let other = SqliteVitals { journal_mode: "delete".to_owned(), ..file(0, 0) };
     check(&sqlite(&other, None), &[(Level::Bad, "journal mode is delete")]);
 }
@@ -93,7 +96,12 @@ fn a_route_is_full_paused_or_waits_for_somebody() {
         paused,
     };
     let count = |state, requests| Count { route: view(false).name, state, requests, oldest_at: UnixMs(1_000_000) };
-    let found = |paused, counts: &[Count], now| route(&view(paused), counts, now);
+    let facts = |paused, counts: &[Count]| RouteFacts {
+        view: view(paused),
+        counts: counts.into(),
+        unreached: Unreached::default(),
+    };
+    let found = |paused, counts: &[Count], now| route(&facts(paused, counts), false, now);
     check(&found(false, &[], 0), &[(Level::Well, "0 of 100")]);
     check(&found(false, &[count(StateKind::Leased, 85)], 0), &[(Level::Look, "85 of 100")]);
     check(&found(false, &[count(StateKind::Leased, 100)], 0), &[(Level::Bad, "it is full")]);
@@ -102,6 +110,21 @@ fn a_route_is_full_paused_or_waits_for_somebody() {
     check(&found(false, &[count(StateKind::Queued, 3)], 1_500_000), &[(Level::Well, "3 of 100")]);
     check(&found(false, &[count(StateKind::Queued, 3)], 1_700_000), &[(Level::Look, "700 s ago")]);
     check(&found(false, &[count(StateKind::Assigned, 1)], 1_700_000), &[(Level::Look, "a lane is stuck")]);
+    let unreached = Unreached { requests: 3, why: "nobody is there".to_owned() };
+    let waiting = RouteFacts { unreached, ..facts(false, &[]) };
+    check(
+        &route(&waiting, false, 0),
+        &[(Level::Look, "3 requests wait for what their worker could not reach: nobody")],
+    );
+    check(&route(&waiting, true, 0), &[(Level::Well, "0 of 100")]);
+}
+
+#[test]
+fn a_tool_is_there_or_its_requests_wait() {
+    check(&tool("price", None, 0), &[(Level::Well, "tool of route price")]);
+    let away = Away { since: UnixMs(1_000), why: "it answered 500".to_owned() };
+    let told = "it cannot be asked, for 60 s now: it answered 500; requests wait for it, at no cost see that it runs";
+    check(&tool("price", Some(&away), 61_000), &[(Level::Look, told)]);
 }
 
 #[test]
@@ -127,17 +150,20 @@ fn a_lane_is_held_up_by_its_status_a_gap_or_a_fee() {
         under_way: parcels.len(),
         parcels,
     };
+    let lane = |view| super::lane(&LaneFacts { view, at_cap: None });
     let both = || vec![parcel(5, 1), parcel(6, 1)];
-    check(&lane(&view(LaneStatus::Active, both())), &[(Level::Well, "2 of 16 under way")]);
-    check(&lane(&view(LaneStatus::Stopped, both())), &[(Level::Bad, "lanes rebuild first")]);
+    check(&lane(view(LaneStatus::Active, both())), &[(Level::Well, "2 of 16 under way")]);
+    check(&lane(view(LaneStatus::Stopped, both())), &[(Level::Bad, "lanes rebuild first")]);
     let reason = || Box::<str>::from("no funds");
-    check(&lane(&view(LaneStatus::Unfunded { reason: reason() }, both())), &[(Level::Bad, "send funds")]);
-    check(&lane(&view(LaneStatus::Paused { reason: reason() }, both())), &[(Level::Look, "lanes resume first")]);
+    check(&lane(view(LaneStatus::Unfunded { reason: reason() }, both())), &[(Level::Bad, "send funds")]);
+    check(&lane(view(LaneStatus::Paused { reason: reason() }, both())), &[(Level::Look, "lanes resume first")]);
     let until = UnixMs(9);
-    check(&lane(&view(LaneStatus::Quarantined { until }, both())), &[(Level::Look, "quarantine")]);
-    check(&lane(&view(LaneStatus::Active, vec![parcel(6, 1)])), &[(Level::Look, "slot 5 carries nothing")]);
+    check(&lane(view(LaneStatus::Quarantined { until }, both())), &[(Level::Look, "quarantine")]);
+    check(&lane(view(LaneStatus::Active, vec![parcel(6, 1)])), &[(Level::Look, "slot 5 carries nothing")]);
     let stuck = vec![parcel(5, 3), parcel(6, 1)];
-    check(&lane(&view(LaneStatus::Active, stuck)), &[(Level::Look, "lanes cancel first --nonce 5")]);
+    check(&lane(view(LaneStatus::Active, stuck.clone())), &[(Level::Look, "lanes cancel first --nonce 5")]);
+    let capped = LaneFacts { view: view(LaneStatus::Active, stuck), at_cap: Some(Nonce(5)) };
+    check(&super::lane(&capped), &[(Level::Bad, "slot 5 pays all that it may")]);
 }
 
 #[test]
@@ -178,13 +204,21 @@ fn nodes_and_accounts_are_looked_at_one_by_one() {
         &nodes(&[node("a", Ok((1, 50))), node("b", Ok((1, 9)))]),
         &[(Level::Well, "node a"), (Level::Look, "41 blocks behind")],
     );
-    let of = |address, balance| AccountFacts { lane: "first".to_owned(), address, balance, balance_min: 5_000_000_000 };
+    let of = |address, balance| AccountFacts {
+        lane: "first".to_owned(),
+        address,
+        balance,
+        balance_min: 5_000_000_000,
+        lost: false,
+    };
     let address = || Ok("0x12".to_owned());
     check(&account(&of(address(), Some(7_000_000_000))), &[(Level::Well, "7 gwei")]);
     check(&account(&of(address(), Some(4_000_000_000))), &[(Level::Look, "balance_min_gwei")]);
     check(&account(&of(address(), Some(0))), &[(Level::Bad, "send funds")]);
     check(&account(&of(address(), None)), &[(Level::Look, "no node told")]);
-    check(&account(&of(Err("no key".to_owned()), None)), &[(Level::Bad, "a lost key")]);
+    check(&account(&of(Err("no key".to_owned()), None)), &[(Level::Bad, "a key is lost")]);
+    let lost = AccountFacts { lost: true, ..of(address(), Some(7_000_000_000)) };
+    check(&account(&lost), &[(Level::Look, "once `roundtrip lanes show first` has nothing under way")]);
 }
 
 #[test]
@@ -194,8 +228,9 @@ fn the_worst_comes_first() {
         disk: None,
         now_ms: 0,
         routes: Err("away".to_owned()),
+        tools: Vec::new(),
         lanes: Ok(Vec::new()),
-        listeners: Vec::new(),
+        listeners: Ok(Vec::new()),
         nodes: Vec::new(),
         accounts: Vec::new(),
     };

@@ -1,23 +1,33 @@
 //! What is looked at: the store through its own eyes, its file or server, nodes and accounts.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use alloy::network::TxSigner;
 use alloy::primitives::{Address, U256};
 use futures_util::future::join_all;
-use roundtrip::store::query::{Count, LaneView, RouteView};
+use roundtrip::inbox::StateKind;
+use roundtrip::sender::SenderStats;
+use roundtrip::store::query::{Count, LaneView, ListFilter, RequestView, RouteView};
 use roundtrip::store::vitals::{Vitals, vitals};
 use roundtrip::store::{ReadExt, Store, StoreError};
+use roundtrip::words::Nonce;
 use roundtrip_evm::{Rpc, SignerSource};
+use roundtrip_tools::Away;
 use tokio::sync::OnceCell;
 
+use super::Here;
 use crate::api::WireListener;
 use crate::config::ChainConfig;
 use crate::plan::{Delivery, Plan};
 
 /// How long anything that is asked has to answer.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
+/// How many of a route's oldest waiting requests are looked at.
+const WAITING_MAX: usize = 100;
+/// What was not reached so often in a row is away.
+const MISSES_MANY: u16 = 3;
 
 /// What is around a store: where it is, and by the configuration the nodes and accounts.
 #[derive(Default)]
@@ -64,11 +74,46 @@ pub(super) struct Facts {
     pub(super) vitals: Result<Vitals, String>,
     pub(super) disk: Option<Disk>,
     pub(super) now_ms: u64,
-    pub(super) routes: Result<Vec<(RouteView, Vec<Count>)>, String>,
-    pub(super) lanes: Result<Vec<LaneView>, String>,
-    pub(super) listeners: Vec<WireListener>,
+    pub(super) routes: Result<Vec<RouteFacts>, String>,
+    pub(super) tools: Vec<(String, Option<Away>)>,
+    pub(super) lanes: Result<Vec<LaneFacts>, String>,
+    pub(super) listeners: Result<Vec<WireListener>, String>,
     pub(super) nodes: Vec<NodeFacts>,
     pub(super) accounts: Vec<AccountFacts>,
+}
+
+/// A route, as the store shows it.
+#[derive(Clone, Debug)]
+pub(super) struct RouteFacts {
+    pub(super) view: RouteView,
+    pub(super) counts: Vec<Count>,
+    /// Requests that wait, because what their worker works with was not reached.
+    pub(super) unreached: Unreached,
+}
+
+/// Requests that wait at no cost.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Unreached {
+    /// How many of the oldest were tried so often in vain that it is no accident.
+    pub(super) requests: usize,
+    /// What the first of them was told last.
+    pub(super) why: String,
+}
+
+impl Unreached {
+    fn among(waiting: &[RequestView]) -> Unreached {
+        let mut unreached = waiting.iter().filter(|request| request.misses >= MISSES_MANY).peekable();
+        let why = unreached.peek().and_then(|first| first.error.as_ref()).map(|note| note.text.to_string());
+        Unreached { why: why.unwrap_or_default(), requests: unreached.count() }
+    }
+}
+
+/// A lane, as the store shows it and whoever sends on it.
+#[derive(Clone, Debug)]
+pub(super) struct LaneFacts {
+    pub(super) view: LaneView,
+    /// The lowest slot that pays all that it may and is not mined.
+    pub(super) at_cap: Option<Nonce>,
 }
 
 /// The disk that a store's file is on.
@@ -97,24 +142,27 @@ pub(super) struct AccountFacts {
     /// In wei; nothing, if no node told.
     pub(super) balance: Option<u128>,
     pub(super) balance_min: u128,
+    /// Whether nobody signs for it any longer.
+    pub(super) lost: bool,
 }
 
 impl Facts {
     /// Asks everybody.
-    pub(super) async fn gather(store: &dyn Store, listeners: Vec<WireListener>, outside: &Outside) -> Facts {
+    pub(super) async fn gather(store: &dyn Store, here: Here, outside: &Outside) -> Facts {
+        let Here { listeners, tools, senders } = here;
         let (vitals, nodes, accounts, routes, lanes) = tokio::join!(
             within(async { vitals(&outside.store).await.map_err(|error| error.to_string()) }),
             nodes_of(outside),
             join_all(outside.accounts.iter().map(|account| account_of(account, outside))),
             within(async { routes(store).await.map_err(|error| error.to_string()) }),
-            within(async { lanes(store).await.map_err(|error| error.to_string()) }),
+            within(async { lanes(store, &senders).await.map_err(|error| error.to_string()) }),
         );
         let disk = match &vitals {
             Ok(Vitals::Sqlite(file)) => disk_of(Path::new(&file.path)),
             _ => None,
         };
         let now_ms = roundtrip::clock::Clock::now(&roundtrip::clock::SystemClock::new()).0;
-        Facts { vitals, disk, now_ms, routes, lanes, listeners, nodes, accounts }
+        Facts { vitals, disk, now_ms, routes, tools, lanes, listeners, nodes, accounts }
     }
 }
 
@@ -123,16 +171,24 @@ async fn within<T>(asked: impl Future<Output = Result<T, String>>) -> Result<T, 
     tokio::time::timeout(ANSWER_WITHIN, asked).await.unwrap_or_else(late)
 }
 
-async fn routes(store: &dyn Store) -> Result<Vec<(RouteView, Vec<Count>)>, StoreError> {
+async fn routes(store: &dyn Store) -> Result<Vec<RouteFacts>, StoreError> {
     let counts = store.counts().await?;
-    let of = |route: &RouteView| counts.iter().filter(|count| count.route == route.name).cloned().collect();
-    Ok(store.routes().await?.into_iter().map(|route| (route.clone(), of(&route))).collect())
+    let mut routes = Vec::new();
+    for view in store.routes().await? {
+        let states = vec![StateKind::Held, StateKind::Queued];
+        let filter = ListFilter { route: Some(view.name.clone()), states, limit: WAITING_MAX, ..ListFilter::default() };
+        let unreached = Unreached::among(&store.list(filter).await?.requests);
+        let counts = counts.iter().filter(|count| count.route == view.name).cloned().collect();
+        routes.push(RouteFacts { view, counts, unreached });
+    }
+    Ok(routes)
 }
 
-async fn lanes(store: &dyn Store) -> Result<Vec<LaneView>, StoreError> {
+async fn lanes(store: &dyn Store, senders: &[Arc<SenderStats>]) -> Result<Vec<LaneFacts>, StoreError> {
     let mut whole = Vec::new();
     for lane in store.lanes().await? {
-        whole.extend(store.lane(lane.name).await?);
+        let at_cap = senders.iter().find_map(|sender| sender.at_cap(&lane.name));
+        whole.extend(store.lane(lane.name).await?.map(|view| LaneFacts { view, at_cap }));
     }
     Ok(whole)
 }
@@ -169,7 +225,8 @@ async fn account_of(account: &Account, outside: &Outside) -> AccountFacts {
         Err(_) => None,
     };
     let address = address.map(|address| address.to_string());
-    AccountFacts { lane: account.lane.clone(), address, balance, balance_min: account.balance_min }
+    let lost = account.signer.is_lost();
+    AccountFacts { lane: account.lane.clone(), address, balance, balance_min: account.balance_min, lost }
 }
 
 /// What the first node says that says anything.

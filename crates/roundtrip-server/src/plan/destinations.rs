@@ -291,6 +291,9 @@ impl Transactions {
         for (route, terms) in self.apart.iter().cloned() {
             view = view.route(route, terms);
         }
+        for (lane, _) in self.lanes.iter().filter(|(_, signer)| signer.is_lost()) {
+            view = view.lost(LaneName::new(lane)?);
+        }
         Ok(view.outcomes(self.outcomes.clone()))
     }
 }
@@ -325,8 +328,10 @@ impl Delivery {
                 let view = Arc::new(to.chain(chain, signers)?);
                 let (chain, destination) = (to.chain.clone(), name.to_owned());
                 let watched = lanes.iter().map(|lane| LaneName::new(lane)).collect::<Result<_, _>>()?;
-                telemetry.watch_chain(WatchedChain { destination, chain, view: view.clone(), lanes: watched });
-                relay.lanes(name, view, &lanes, options)
+                let relay = relay.lanes(name, view.clone(), &lanes, options);
+                let stats = relay.senders().remove(name).unwrap_or_default();
+                telemetry.watch_chain(WatchedChain { destination, chain, view, lanes: watched, stats });
+                relay
             }
             Delivery::Webhook(config) => {
                 let sink = webhook_of(name, config, clock.clone()).await?;

@@ -149,7 +149,7 @@ impl Plan {
                 relay = route.listen(relay, name, self, telemetry)?;
             }
             if let Some(work) = route.work.as_ref().filter(|_| roles.contains(&Role::Work)) {
-                relay = work.start(relay, name, clock.clone()).await?;
+                relay = work.start(relay, name, clock.clone(), telemetry).await?;
             }
         }
         if roles.contains(&Role::Send) {

@@ -16,7 +16,7 @@ use roundtrip_tools::grpc::{Codes, GrpcOptions, GrpcTool, MethodName, Poll, code
 use roundtrip_tools::http::{HealthWatch, HttpOptions, HttpTool, Source, Statuses};
 use roundtrip_tools::identity::Identity;
 use roundtrip_tools::prepare::Page;
-use roundtrip_tools::{ClientTls, Preparation, Prepared, RESERVED, Tool, UrlTemplate, Web, Work};
+use roundtrip_tools::{ClientTls, Preparation, Prepared, Presence, RESERVED, Tool, UrlTemplate, Web, Work};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
@@ -27,6 +27,7 @@ use crate::config::{
     ReadBlock, WorkConfig,
 };
 use crate::run::read_secret;
+use crate::telemetry::Telemetry;
 
 /// Longest page of a registry or of a tool's definition.
 const PAGE_BYTES_MAX: usize = 1 << 20;
@@ -305,10 +306,18 @@ impl WorkPlan {
     }
 
     /// Adds who works.
-    pub(super) async fn start(&self, relay: Relay, name: &str, clock: Arc<dyn Clock>) -> Result<Relay, anyhow::Error> {
+    pub(super) async fn start(
+        &self,
+        relay: Relay,
+        name: &str,
+        clock: Arc<dyn Clock>,
+        telemetry: &Telemetry,
+    ) -> Result<Relay, anyhow::Error> {
+        let presence = Presence::new(clock.clone());
         let key = self.key().await.map_err(|why| anyhow::anyhow!("routes.{name}.work.http.secret: {why}"))?;
         let made = self.made(clock, key).map_err(|(_, why)| anyhow::anyhow!("routes.{name}.work: {why}"))?;
-        let mut work = Work::new(made.tool).prepared_by(self.preparations(|_, _, _| {}));
+        telemetry.watch_tool(name, presence.clone());
+        let mut work = Work::new(made.tool).prepared_by(self.preparations(|_, _, _| {})).telling(presence.clone());
         if let Some(input) = &self.config.input {
             work = work.with_input(Mapping::read(input, &self.names()));
         }
@@ -325,7 +334,7 @@ impl WorkPlan {
         let (watch, open) = made.watch.map_or((None, None), |(watch, open)| (Some(watch), Some(open)));
         let mut relay = relay.work(name, Arc::new(work), options, open);
         if let Some(watch) = watch {
-            let route = name.to_owned();
+            let (route, watch) = (name.to_owned(), watch.telling(presence));
             relay = relay.station(&format!("health of {name}'s tool"), move |shutdown| watch.run(route, shutdown));
         }
         Ok(relay)

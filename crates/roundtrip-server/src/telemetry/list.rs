@@ -86,6 +86,9 @@ metrics! {
         OLDEST = Gauge "roundtrip_requests_oldest_age_seconds" ["route", "state"] "How long ago the oldest request in that state came in";
         PAUSED = Gauge "roundtrip_route_paused" ["route"] "1 if the route hands out nothing";
     }
+    "Workers that are called: what the process that calls them knows" {
+        TOOL_THERE = Gauge "roundtrip_tool_there" ["route"] "0 if the tool that works on the route could not be asked the last time, or says that it is not well: its requests wait, at no cost";
+    }
     "Lanes: what this process did" {
         LANE_ASSIGNED = Counter "roundtrip_lane_answers_assigned_total" ["lane"] "Answers that were put on slots of the lane";
         LANE_ATTEMPTS = Counter "roundtrip_lane_attempts_total" ["lane"] "Further signed attempts for slots that had one: dearer bytes, and cancels";
@@ -103,6 +106,7 @@ metrics! {
     "Lanes: what the process that sends knows" {
         LANE_FEE = Gauge "roundtrip_lane_fee_offered_wei" ["lane"] "The most that the last signed transaction pays for a unit of gas";
         LANE_TIP = Gauge "roundtrip_lane_tip_offered_wei" ["lane"] "What of it goes to whoever builds the block";
+        LANE_AT_CAP = Gauge "roundtrip_lane_at_fee_cap" ["lane"] "1 if a slot of the lane pays all that it may and is not mined";
         LANE_BALANCE = Gauge "roundtrip_lane_balance_wei" ["lane"] "What the lane's account holds, as of the last look";
     }
     "Destinations without lanes: what this process did" {

@@ -18,7 +18,7 @@ mod spans;
 mod state;
 mod traces;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use axum::Router;
@@ -32,6 +32,7 @@ use roundtrip::store::Store;
 use roundtrip::store::op::Grant;
 use roundtrip::store::witness::{Move, Witness};
 use roundtrip::words::{LaneName, ListenerName, RequestId, RouteName};
+use roundtrip_tools::Presence;
 
 pub(crate) use count::Observed;
 use count::count;
@@ -155,6 +156,16 @@ impl Telemetry {
     /// Shows what is known of this chain, too.
     pub(crate) fn watch_chain(&self, chain: WatchedChain) {
         self.0.state.watch(|watched| watched.chains.push(chain));
+    }
+
+    /// Shows whether the tool that works on this route can be asked, too.
+    pub(crate) fn watch_tool(&self, route: &str, presence: Presence) {
+        self.0.state.watch(|watched| drop(watched.tools.insert(route.to_owned(), presence)));
+    }
+
+    /// The tools that this process calls, by their routes.
+    pub(crate) fn tools(&self) -> BTreeMap<String, Presence> {
+        self.0.state.tools()
     }
 
     /// Everything, as a scrape is answered.

@@ -4,6 +4,7 @@
 //! Failure modes: a store that is away or too slow is shown as down, and nothing that it would
 //! have shown is shown; what it showed before would be taken for the truth.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -12,11 +13,12 @@ use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 use roundtrip::clock::Clock;
 use roundtrip::listener::{Cursor, FollowerStats};
-use roundtrip::sender::LaneStatus;
+use roundtrip::sender::{LaneStatus, SenderStats};
 use roundtrip::store::query::{Count, LaneView, OriginView, RouteView};
 use roundtrip::store::{ReadExt, Store, StoreError};
 use roundtrip::words::{LaneName, ListenerName, UnixMs};
 use roundtrip_evm::{EvmChain, EvmSource, NodeReport};
+use roundtrip_tools::Presence;
 
 use super::list::{self, Kind, Metric};
 use super::meters::{Labels, labels};
@@ -42,6 +44,8 @@ pub(super) struct Watched {
     pub(super) listeners: Vec<WatchedListener>,
     /// Chains that are sent to.
     pub(super) chains: Vec<WatchedChain>,
+    /// Tools that are called, by their routes.
+    pub(super) tools: BTreeMap<String, Presence>,
 }
 
 /// A listener of a chain.
@@ -58,6 +62,7 @@ pub(crate) struct WatchedChain {
     pub(crate) chain: String,
     pub(crate) view: Arc<EvmChain>,
     pub(crate) lanes: Vec<LaneName>,
+    pub(crate) stats: Arc<SenderStats>,
 }
 
 /// One value of a metric.
@@ -140,6 +145,11 @@ impl State {
         add(&mut self.watched.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
+    /// Tools that are called, by their routes.
+    pub(super) fn tools(&self) -> BTreeMap<String, Presence> {
+        self.watched.lock().unwrap_or_else(PoisonError::into_inner).tools.clone()
+    }
+
     pub(super) fn shown(&self) -> Shown {
         self.shown.clone()
     }
@@ -187,9 +197,13 @@ impl State {
             listener(name, stats, now, samples);
             nodes(chain, name, &source.nodes(), samples);
         }
-        for WatchedChain { destination, chain, view, lanes } in &watched.chains {
+        for (route, presence) in &watched.tools {
+            samples.add(&list::TOOL_THERE, &[route], flag(presence.away().is_none()));
+        }
+        for WatchedChain { destination, chain, view, lanes, stats } in &watched.chains {
             nodes(chain, destination, &view.nodes(), samples);
             for lane in lanes {
+                samples.add(&list::LANE_AT_CAP, &[lane.as_str()], flag(stats.at_cap(lane).is_some()));
                 let purse = view.purse(lane);
                 let money =
                     [(&list::LANE_FEE, purse.fee), (&list::LANE_TIP, purse.tip), (&list::LANE_BALANCE, purse.balance)];

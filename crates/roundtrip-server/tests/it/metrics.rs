@@ -92,6 +92,9 @@ listen = "127.0.0.1:0"
 [routes.told]
 to = "hook"
 
+[routes.called.work]
+identity = true
+
 [destinations.hook.webhook]
 url = "{}"
 secret = {{ file = "hook.secret" }}
@@ -131,6 +134,8 @@ secret = {{ file = "hook.secret" }}
         ("roundtrip_requests_live{route=\"told\",state=\"queued\"}", 1.0),
         ("roundtrip_lane_status{lane=\"a\",destination=\"board\",status=\"active\"}", 1.0),
         ("roundtrip_lane_status{lane=\"a\",destination=\"board\",status=\"stopped\"}", 0.0),
+        ("roundtrip_lane_at_fee_cap{lane=\"a\"}", 0.0),
+        ("roundtrip_tool_there{route=\"called\"}", 1.0),
         ("roundtrip_lane_gap_slots{lane=\"a\",destination=\"board\"}", 0.0),
         ("roundtrip_lane_in_flight{lane=\"a\",destination=\"board\"}", 0.0),
         ("roundtrip_http_calls_total{method=\"POST\",path=\"/v1/work/answer\",status=\"200\"}", 4.0),

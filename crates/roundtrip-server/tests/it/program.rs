@@ -40,11 +40,16 @@ impl Program {
 
     /// Runs a part of it.
     pub(crate) fn start_as(folder: &Path, config: &str, environment: &[(&str, &str)], only: &[&str]) -> Program {
+        let mut command = Command::new(PROGRAM);
+        command.arg("run").args(only.iter().flat_map(|role| ["--only", role]));
+        Program::start_by(command, folder, config, environment)
+    }
+
+    /// Runs a configuration by a command that comes to `roundtrip run`.
+    pub(crate) fn start_by(mut command: Command, folder: &Path, config: &str, environment: &[(&str, &str)]) -> Program {
         std::fs::write(folder.join("roundtrip.toml"), config).unwrap();
         let client = roundtrip_evm::rpc::web_client(PATIENCE).unwrap();
-        let mut child = Command::new(PROGRAM)
-            .arg("run")
-            .args(only.iter().flat_map(|role| ["--only", role]))
+        let mut child = command
             .current_dir(folder)
             .env("ROUNDTRIP__API__LISTEN", "127.0.0.1:0")
             .env("ROUNDTRIP__LOG__FORMAT", "json")
@@ -79,6 +84,10 @@ impl Program {
     pub(crate) fn with_token(mut self, token: &str) -> Program {
         self.token = Some(token.to_owned());
         self
+    }
+
+    pub(crate) fn process_id(&self) -> u32 {
+        self.child.id()
     }
 
     pub(crate) fn base(&self) -> &str {

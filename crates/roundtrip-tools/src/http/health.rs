@@ -6,6 +6,7 @@ use std::time::Duration;
 use roundtrip::station::{Shutdown, StationError};
 use tokio::sync::watch;
 
+use crate::presence::Presence;
 use crate::web::Web;
 
 /// How long a tool may take to say how it is.
@@ -14,12 +15,12 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 const ANSWER_BYTES_MAX: usize = 64 << 10;
 
 /// Watches a tool.
-#[derive(Debug)]
 pub struct HealthWatch {
     web: Web,
     url: String,
     every: Duration,
     say: watch::Sender<bool>,
+    presence: Option<Presence>,
 }
 
 impl HealthWatch {
@@ -27,7 +28,14 @@ impl HealthWatch {
     /// has said so.
     pub fn new(web: Web, url: &str, every: Duration) -> (HealthWatch, watch::Receiver<bool>) {
         let (say, hear) = watch::channel(false);
-        (HealthWatch { web, url: url.to_owned(), every, say }, hear)
+        (HealthWatch { web, url: url.to_owned(), every, say, presence: None }, hear)
+    }
+
+    /// Tells here, too, what it finds.
+    #[must_use]
+    pub fn telling(mut self, presence: Presence) -> HealthWatch {
+        self.presence = Some(presence);
+        self
     }
 
     /// Whether the tool is well; if not, why.
@@ -57,6 +65,9 @@ impl HealthWatch {
                 }
             }
             before = Some(well);
+            if let Some(presence) = &self.presence {
+                presence.health(found.as_ref().map(|_well| ()).map_err(String::as_str));
+            }
             self.say.send_replace(well);
             tokio::select! {
                 () = shutdown.cancelled() => return Ok(()),

@@ -214,6 +214,12 @@ impl Sender {
             uncancelled: parcel.cancel.as_ref().map(|_| now),
             too_cheap: before.is_some_and(|sent| sent.too_cheap),
             stayed: Some(now),
+            at_cap: match why {
+                Unsigned::AtCap => true,
+                Unsigned::Unmoved => false,
+                // Nothing was found out about it.
+                _ => before.is_some_and(|sent| sent.at_cap),
+            },
             ..Sent::at(now)
         };
         lane.memory.sent.insert(parcel.nonce, sent);

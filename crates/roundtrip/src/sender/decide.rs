@@ -40,12 +40,14 @@ pub(super) struct Sent {
     pub(super) too_cheap: bool,
     /// When dearer bytes were last to be had in vain.
     pub(super) stayed: Option<UnixMs>,
+    /// Whether that was because they pay all that they may.
+    pub(super) at_cap: bool,
 }
 
 impl Sent {
     /// Sent for the first time at their price.
     pub(super) fn at(now: UnixMs) -> Sent {
-        Sent { last: now, at_price: now, uncancelled: None, too_cheap: false, stayed: None }
+        Sent { last: now, at_price: now, uncancelled: None, too_cheap: false, stayed: None, at_cap: false }
     }
 
     /// Whether a slot is to get dearer bytes, and why. Only the lowest can be late: those above

@@ -20,6 +20,7 @@ mod decide;
 mod pack;
 mod rebuild;
 mod run;
+mod stats;
 mod terms;
 
 use std::collections::BTreeMap;
@@ -31,6 +32,7 @@ use serde::{Deserialize, Serialize};
 pub use decide::Patience;
 pub use rebuild::{Progress, Rebuild, Rebuilt};
 pub use run::{OnTimeout, QuarantineOn, SendOrder, Sender, SenderOptions};
+pub use stats::SenderStats;
 pub use terms::{FailureResponse, Refused, RouteTerms};
 
 use crate::outbox::LaneNo;

@@ -22,14 +22,15 @@ use futures_util::future::join_all;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use super::LaneStatus;
 use super::assign::Gate;
 use super::broadcast::{Answered, Outgoing, next_answered};
 use super::chain::{Because, Cargo, Chain, Unreachable};
 use super::decide::{Fault, Memory, Patience, Plan, decide};
 use super::pack::Since;
 use super::rebuild::Rebuild;
+use super::stats::SenderStats;
 use super::terms::RouteTerms;
+use super::{LaneStatus, ParcelStage};
 use crate::clock::Clock;
 use crate::persist;
 use crate::station::{Shutdown, StationError, seat_is_due};
@@ -162,6 +163,8 @@ pub struct Sender {
     pub options: SenderOptions,
     /// By what a person asks it to rebuild its lanes.
     pub rebuild: Rebuild,
+    /// Where it tells what it knows beyond the store.
+    pub stats: Arc<SenderStats>,
 }
 
 /// What a sender knows of a lane beyond the store.
@@ -296,7 +299,10 @@ impl Sender {
         }
         lane.room = match held {
             Some(token) => self.look(lane, token).await?,
-            None => None,
+            None => {
+                self.stats.set_at_cap(&lane.name, None);
+                None
+            }
         };
         Ok(())
     }
@@ -354,6 +360,9 @@ impl Sender {
                 self.try_again(lane, token, parcel, Cargo::Dearer(&parcel.attempts, *because)).await?;
             }
         }
+        let at_cap = |parcel: &&ParcelView| lane.memory.sent.get(&parcel.nonce).is_some_and(|sent| sent.at_cap);
+        let mut unmined = view.parcels.iter().filter(|parcel| parcel.stage == ParcelStage::Assigned);
+        self.stats.set_at_cap(&lane.name, unmined.find(at_cap).map(|parcel| parcel.nonce));
         if lane.seat.is_none() {
             return Ok(None);
         }

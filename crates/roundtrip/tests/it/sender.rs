@@ -9,7 +9,8 @@ use roundtrip::clock::{Clock, TokioClock};
 use roundtrip::inbox::StateKind;
 use roundtrip::sender::chain::{Broadcast, Cargo, Chain, ChainFuture, Sighting, Unsigned};
 use roundtrip::sender::{
-    LaneStatus, ParcelStage, Patience, QuarantineOn, Rebuild, SendOrder, Sender, SenderOptions, SignedAttempt,
+    LaneStatus, ParcelStage, Patience, QuarantineOn, Rebuild, SendOrder, Sender, SenderOptions, SenderStats,
+    SignedAttempt,
 };
 use roundtrip::station::{Shutdown, StationError};
 use roundtrip::store::op::{
@@ -35,6 +36,7 @@ pub(crate) struct Scene {
     pub(crate) options: SenderOptions,
     pub(crate) lanes: Vec<LaneName>,
     pub(crate) rebuild: Rebuild,
+    pub(crate) stats: Arc<SenderStats>,
 }
 
 /// A store whose caller is gone after so many commits: the last is stored, and nothing
@@ -89,7 +91,15 @@ impl Scene {
         let patience = Patience { resend_ms: 3_000, bump_ms: 10_000 };
         let options = SenderOptions { patience, poll: BLOCK / 2, seat_ms: 5_000, ..SenderOptions::default() };
         let lanes = lanes.iter().map(|name| lane_named(name)).collect();
-        Scene { store, chain: TestChain::new(), clock, options, lanes, rebuild: Rebuild::default() }
+        Scene {
+            store,
+            chain: TestChain::new(),
+            clock,
+            options,
+            lanes,
+            rebuild: Rebuild::default(),
+            stats: Arc::default(),
+        }
     }
 
     /// Requests that were answered and are ready to be sent.
@@ -119,6 +129,7 @@ impl Scene {
             lanes: self.lanes.clone(),
             options: self.options.clone(),
             rebuild: self.rebuild.clone(),
+            stats: self.stats.clone(),
         }
     }
 
@@ -541,10 +552,12 @@ async fn at_the_highest_fee_the_same_bytes_are_sent_again() {
     scene.chain.set_base_fee(100);
     scene.blocks(60).await;
     assert_eq!(scene.live().await, 2, "too dear to be mined");
+    assert_eq!(scene.stats.at_cap(&lane_named("a")), Some(Nonce(0)), "whoever watches is told");
     scene.chain.evict();
     scene.chain.set_base_fee(1);
     scene.blocks(30).await;
     scene.assert_all_settled(2).await;
+    assert_eq!(scene.stats.at_cap(&lane_named("a")), None);
     running.stop().await;
 }
 

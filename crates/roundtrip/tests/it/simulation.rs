@@ -308,6 +308,7 @@ impl World {
                 ..SenderOptions::default()
             },
             rebuild: Rebuild::default(),
+            stats: Arc::default(),
         };
         let floors = Arc::new(Vec::new);
         let options = UpkeepOptions { seat_ms: 8_000, ..UpkeepOptions::default() };

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   key, keystore, mnemonic ──▶ read once ──▶ signs in this process
+//!   lost ──▶ nobody: an address alone
 //!   remote ──▶ eth_signTransaction ──▶ is it what was asked for, by whom? ──▶ its signature
 //! ```
 //!
@@ -12,6 +13,7 @@
 //! remote signer that is silent is asked again; one that refuses, or signs something else, is
 //! told in the log at every try, and its lane waits with its answers.
 
+mod lost;
 mod remote;
 mod secret;
 
@@ -27,6 +29,7 @@ use alloy::signers::local::{LocalSignerError, MnemonicBuilder, PrivateKeySigner}
 use serde::Deserialize;
 use zeroize::Zeroizing;
 
+use self::lost::Lost;
 use self::remote::Remote;
 pub use self::secret::{Environment, Secret, SecretSource};
 use crate::rpc::{BadUrl, CallError, Rpc, without_secrets};
@@ -64,6 +67,9 @@ pub enum SignerSource {
         #[cfg_attr(feature = "schema", schemars(with = "String"))]
         address: Address,
     },
+    /// Nobody: the key is lost, and this was its account's address. What is signed is sent until it is mined; nothing
+    /// more is signed, and other lanes take what is new.
+    Lost(#[cfg_attr(feature = "schema", schemars(with = "String"))] Address),
 }
 
 /// The address of a remote signer; only its host is shown.
@@ -147,7 +153,13 @@ impl SignerSource {
                 Ok(Arc::new(account(phrase, &read(phrase, environment).await?, *index)?))
             }
             SignerSource::Remote { url, address } => Ok(Arc::new(remote(url, *address).await?)),
+            SignerSource::Lost(address) => Ok(Arc::new(Lost(*address))),
         }
+    }
+
+    /// Whether nobody signs.
+    pub fn is_lost(&self) -> bool {
+        matches!(self, SignerSource::Lost(_))
     }
 }
 

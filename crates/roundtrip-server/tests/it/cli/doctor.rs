@@ -56,6 +56,7 @@ async fn servers_are_asked_how_they_are_set() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("roundtrip.toml"), format!("[store]\nurl = \"{}\"\n", redis.url("doctor")))
         .unwrap();
-    let said = Shell::alone(folder.path()).refuses(&["doctor"]);
-    assert!(said.contains("noeviction"), "a start on such a server is refused: {said}");
+    let found = Shell::alone(folder.path()).run(&["doctor"]);
+    assert_eq!(found.code, Some(4), "a start on such a server is refused, and the doctor says why: {found:?}");
+    assert!(found.out.contains("BAD   store on Redis: maxmemory-policy is allkeys-lru"), "{found:?}");
 }

@@ -11,6 +11,36 @@ pub(super) async fn blocks_every(site: &Site, seconds: u64) {
     let _: serde_json::Value = site.node.client().request("evm_setIntervalMining", (seconds,)).await.unwrap();
 }
 
+/// What is on a slot and no longer wanted is replaced by nothing, and its answer waits for a person.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cancelled_slot_leaves_a_dead_letter() {
+    let (site, folder) = (Site::ready(200).await, tempfile::tempdir().unwrap());
+    let config = site.config("sqlite:store.db").replace("lanes = [\"a\", \"b\"]", "lanes = [\"a\"]");
+    let program = site.start(folder.path(), &config, &[]);
+    let (_address, api) = watch::channel(program.base().to_owned());
+    let worker = tokio::spawn(work(api));
+    let shell = Shell::beside(folder.path(), &program);
+    shell.until(&["lanes", "list"], |found| !found["lanes"][0].is_null()).await;
+    shell.says(&["lanes", "pause", "a"]);
+    let payloads: [Bytes; 1] = [b"one".to_vec().into()];
+    site.ask(&payloads).finish().await.unwrap();
+    shell.until(&["requests", "list", "--state", "ready"], |found| !found["requests"][0].is_null()).await;
+    blocks_every(&site, 0).await;
+    shell.says(&["lanes", "resume", "a"]);
+    let shown = shell.until(&["lanes", "show", "a"], |lane| lane["parcels"][0]["stage"] == "assigned").await;
+    let nonce = shown["parcels"][0]["nonce"].to_string();
+    let said = shell.says(&["lanes", "cancel", "a", "--nonce", &nonce]);
+    assert_eq!(said, format!("lane a is to cancel slot {nonce}; its answers are dead letters then\n"));
+    shell.until(&["lanes", "show", "a"], |lane| lane["parcels"][0]["attempts"][1].is_object()).await;
+    blocks_every(&site, 1).await;
+    let dead = shell.until(&["dead", "list"], |found| found["total"] == 1).await;
+    assert_eq!(dead["causes"][0]["cause"], "cancelled by anybody", "{dead}");
+    // It has its answer still, and goes out when a person says so.
+    assert_eq!(shell.says(&["dead", "retry", "--all", "--yes"]), "1 dead letter retried\n");
+    site.settled(&payloads).await;
+    worker.abort();
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_order_of_a_lane() {
     let (site, folder) = (Site::ready(200).await, tempfile::tempdir().unwrap());

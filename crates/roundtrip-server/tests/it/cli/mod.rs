@@ -4,6 +4,7 @@
 mod deploy;
 mod desk;
 mod doctor;
+mod every;
 mod lanes;
 mod playbook;
 mod requests;

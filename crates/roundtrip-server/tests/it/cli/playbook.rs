@@ -1,18 +1,21 @@
 //! The 3 a.m. playbook: each test produces the fault and follows `docs/operations.md` to its good end.
 
+use std::io::Write;
 use std::net::SocketAddr;
 use std::path::Path;
+use std::process::Command;
 
-use alloy::primitives::Bytes;
+use alloy::primitives::{Bytes, U64};
 use serde_json::{Value, json};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use super::Shell;
 use super::lanes::blocks_every;
+use super::{PROGRAM, Shell};
 use crate::chain::{Site, work};
 use crate::program::Program;
+use crate::tool::{HttpServer, says};
 
 const PAGE: &str = include_str!("../../../../../docs/operations.md");
 
@@ -70,13 +73,18 @@ impl<'a> Running<'a> {
         Running { site, folder, program: Some(program), address, worker: tokio::spawn(work(api)) }
     }
 
+    /// Workers come back.
+    fn work(&mut self) {
+        self.worker = tokio::spawn(work(self.address.subscribe()));
+    }
+
     fn stop(&mut self) {
         self.program.take().unwrap().stop();
     }
 
     fn again(&mut self, config: &str) {
         let program = self.site.start(self.folder, config, &[]);
-        self.address.send(program.base().to_owned()).unwrap();
+        self.address.send_replace(program.base().to_owned());
         self.program = Some(program);
     }
 
@@ -110,13 +118,82 @@ async fn a_lane_is_stuck() {
     page.until("lanes list", |found| found["lanes"].as_array().unwrap().iter().any(|lane| lane["under_way"] == 1))
         .await;
     assert!(page.says("lanes show a").contains("assigned"), "it is not mined");
-    let other = page.doctor();
-    assert!(other.contains("lane b: it is paused"), "{other}");
+    let at_cap = |lane: &Value| lane["name"] == "a" && lane["at_fee_cap"] == lane["settled"];
+    page.until("lanes list", |found| found["lanes"].as_array().unwrap().iter().any(at_cap)).await;
+    assert!(page.says("lanes list").contains("is at the fee cap"));
+    let told = page.doctor();
+    assert!(told.contains("BAD   lane a: slot") && told.contains("raise `fee_cap_gwei`"), "{told}");
+    assert!(told.contains("lane b: it is paused"), "{told}");
     running.stop();
     running.again(&cheap.replace("fee_cap_gwei = 3", "fee_cap_gwei = 1000000"));
     site.settled(&asked).await;
     let page = Followed::section("A lane is stuck", running.shell());
     page.until("lanes show a", |lane| lane["under_way"] == 0).await;
+}
+
+/// A tool, one that says how it is and one that does not, goes away and comes back.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_tool_is_away() {
+    let folder = tempfile::tempdir().unwrap();
+    let place = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = place.local_addr().unwrap();
+    drop(place);
+    let config = format!(
+        r#"
+[store]
+url = "sqlite:store.db"
+
+[routes.plain]
+backoff = {{ first = "10ms", max = "50ms" }}
+
+[routes.plain.work]
+internal = ["127.0.0.1"]
+http.url = "http://{address}/"
+
+[routes.watched.work]
+internal = ["127.0.0.1"]
+http = {{ url = "http://{address}/", health = "http://{address}/health", health_every = "50ms" }}
+"#
+    );
+    let program = Program::start(folder.path(), &config);
+    let mut asked = Vec::new();
+    for route in ["plain", "watched"] {
+        let (_, accepted) = program.post(&format!("/v1/routes/{route}/requests"), &json!(1)).await;
+        asked.push(accepted["status_url"].as_str().unwrap().to_owned());
+    }
+    let page = Followed::section("A tool is away", Shell::beside(folder.path(), &program));
+    let away = |found: &Value, about: &str| {
+        let all = found["findings"].as_array().map_or(&[][..], Vec::as_slice).iter();
+        all.filter(|one| one["about"] == about && one["level"] == "look").count() == 1
+    };
+    let both = |found: &Value| away(found, "tool of route plain") && away(found, "tool of route watched");
+    let found = page.until("doctor", both).await;
+    assert!(found.to_string().contains("it cannot be asked, for"), "{found}");
+    assert!(page.doctor().contains("LOOK  tool of route plain: it cannot be asked"));
+    let refused = page.shell.run(&page.words("check"));
+    assert!(refused.err.contains("routes.watched.work.http.health: it is not well"), "{refused:?}");
+    assert!(page.says("requests list --route plain").contains("it cannot be reached"));
+    // A store alone knows of those that were tried some times, too.
+    let (_, id) = asked[0].rsplit_once('/').unwrap();
+    let tries = |shown: &Value| {
+        let all = shown["timeline"]["entries"].as_array().map_or(&[][..], Vec::as_slice).iter();
+        all.filter(|entry| entry["event"] == "failed").count()
+    };
+    page.shell.until(&["requests", "show", id], |shown| tries(shown) >= 3).await;
+    program.stop();
+    let alone = Shell::alone(folder.path()).run(&["doctor"]);
+    assert!(
+        alone.out.contains("LOOK  route plain: 1 requests wait for what their worker could not reach"),
+        "{alone:?}"
+    );
+    let _tool = HttpServer::on(TcpListener::bind(address).await.unwrap(), |_| says(200, "1"));
+    let program = Program::start(folder.path(), &config);
+    for one in asked {
+        let (_, found) = program.get(&format!("{one}?wait=30s")).await;
+        assert_eq!(found["state"], json!("settled"), "{found}");
+    }
+    let page = Followed::section("A tool is away", Shell::beside(folder.path(), &program));
+    page.until("doctor", |found| !away(found, "tool of route plain") && !away(found, "tool of route watched")).await;
 }
 
 /// A way to a node that can be cut.
@@ -135,6 +212,12 @@ async fn cuttable(to: SocketAddr, at: Option<SocketAddr>) -> (SocketAddr, JoinHa
     (address, carrying)
 }
 
+/// Cuts it, and frees its address.
+async fn cut(way: JoinHandle<()>) {
+    way.abort();
+    assert!(way.await.is_err(), "it was cut");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_listener_lags() {
     let (site, folder) = (Site::ready(200).await, tempfile::tempdir().unwrap());
@@ -147,7 +230,7 @@ async fn a_listener_lags() {
     assert!(config.contains(&address.to_string()), "{config}");
     let mut running = Running::start(&site, folder.path(), &config);
     running.shell().until(&["listeners"], |found| found["listeners"][0]["state"] == "following").await;
-    way.abort();
+    cut(way).await;
     let page = Followed::section("A listener lags", running.shell());
     let found = page.until("listeners", |found| found["listeners"][0]["state"] == "waits").await;
     assert!(found["listeners"][0]["detail"].as_str().unwrap().contains("gave no answer"), "{found}");
@@ -160,6 +243,40 @@ async fn a_listener_lags() {
     running.again(&config.replace(&format!("\"http://{address}\""), &format!("\"http://{address}\", \"{url}\"")));
     let page = Followed::section("A listener lags", running.shell());
     page.until("listeners", |found| found["listeners"][0]["state"] == "following").await;
+    site.settled(&asked).await;
+}
+
+/// A node that shows another chain than it did stops the listener, until a person has looked.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_listener_is_halted() {
+    let (site, folder) = (Site::ready(200).await, tempfile::tempdir().unwrap());
+    let node: SocketAddr = site.node.url().socket_addrs(|| None).unwrap()[0];
+    let (address, way) = cuttable(node, None).await;
+    let config = site
+        .config("sqlite:store.db")
+        .replace(&format!("urls = [\"{}\"]", site.node.url()), &format!("urls = [\"http://{address}\"]"));
+    let mut running = Running::start(&site, folder.path(), &config);
+    let first = payload("before");
+    site.ask(&first).finish().await.unwrap();
+    site.settled(&first).await;
+    // What answers there now has never seen these blocks.
+    let other = Site::ready(200).await;
+    other.node.mine(site.node.block_number().await.unwrap() + 20).await.unwrap();
+    cut(way).await;
+    let (_, way) = cuttable(other.node.url().socket_addrs(|| None).unwrap()[0], Some(address)).await;
+    let page = Followed::section("A listener lags", running.shell());
+    let found = page.until("listeners", |found| found["listeners"][0]["state"] == "halted").await;
+    assert!(found["listeners"][0]["detail"].as_str().unwrap().contains("final"), "{found}");
+    assert!(page.doctor().contains("BAD   listener board@dev: it is halted"));
+    // The node is corrected, and the program started again.
+    cut(way).await;
+    running.program.take().unwrap().kill();
+    let (_, _way) = cuttable(node, Some(address)).await;
+    running.again(&config);
+    let page = Followed::section("A listener lags", running.shell());
+    page.until("listeners", |found| found["listeners"][0]["state"] == "following").await;
+    let asked = [&first[..], &payload("after")].concat();
+    site.ask(&asked[1..]).finish().await.unwrap();
     site.settled(&asked).await;
 }
 
@@ -190,6 +307,109 @@ async fn the_store_is_full() {
     assert_eq!(program.post("/v1/routes/work/requests", &json!(4)).await.0.as_u16(), 201);
 }
 
+/// A program whose store is on a small disk of its own, which only it can see.
+fn on_a_small_disk(folder: &Path, config: &str) -> Program {
+    std::fs::create_dir(folder.join("disk")).unwrap();
+    let mut command = Command::new("unshare");
+    let within = "mount -t tmpfs -o size=8m tmpfs disk && exec \"$0\" run";
+    command.args(["--mount", "--map-root-user", "sh", "-c", within, PROGRAM]);
+    Program::start_by(command, folder, config, &[])
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_disk_is_full() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = "[store]\nurl = \"sqlite:disk/store.db\"\n[routes.work]\n";
+    let program = on_a_small_disk(folder.path(), config);
+    let submit = async |n: u64| program.post("/v1/routes/work/requests", &json!({"n": n})).await;
+    assert_eq!(submit(0).await.0.as_u16(), 201);
+    // Somebody else fills it.
+    let seen = format!("/proc/{}/root{}/disk/filler", program.process_id(), folder.path().display());
+    let mut filler = std::fs::File::create(&seen).unwrap();
+    for size in [1 << 20, 1 << 12] {
+        while filler.write_all(&vec![0; size]).is_ok() {}
+    }
+    let mut accepted = 1;
+    let refused = loop {
+        // What is on the disk already has some room left in it.
+        let (status, told) = submit(accepted).await;
+        match status.as_u16() {
+            201 => accepted += 1,
+            _ => break (status.as_u16(), told),
+        }
+        assert!(accepted < 100_000, "it is never full");
+    };
+    assert_eq!(refused.0, 503, "{refused:?}");
+    let page = Followed::section("The store is full", Shell::beside(folder.path(), &program));
+    let told = page.doctor();
+    assert!(told.contains("disk/store.db: ") && told.contains("are left on its disk"), "{told}");
+    // Space is freed, and it goes on by itself, with all that it had accepted.
+    std::fs::remove_file(&seen).unwrap();
+    drop(filler);
+    while submit(accepted).await.0.as_u16() != 201 {
+        tokio::task::yield_now().await;
+    }
+    let (_, counts) = program.get("/v1/counts").await;
+    assert_eq!(counts["counts"][0]["requests"], json!(accepted + 1), "{counts}");
+    assert!(!page.shell.run(&["doctor"]).out.contains("BAD"));
+    assert!(program.stop().contains("stopped"));
+}
+
+/// A lane under way whose key is gone is brought to its end without it, and another takes what is new.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_key_is_lost_while_slots_are_under_way() {
+    let (site, folder) = (Site::ready(200).await, tempfile::tempdir().unwrap());
+    let both = site.config("sqlite:store.db");
+    let one = both.replace("lanes = [\"a\", \"b\"]", "lanes = [\"a\"]");
+    let mut running = Running::start(&site, folder.path(), &one);
+    let shell = running.shell();
+    shell.until(&["lanes", "list"], |found| found["lanes"].as_array().is_some_and(|lanes| lanes.len() == 1)).await;
+    shell.says(&["lanes", "pause", "a"]);
+    let first = payload("before");
+    site.ask(&first).finish().await.unwrap();
+    shell.until(&["requests", "list", "--state", "ready"], |found| !found["requests"][0].is_null()).await;
+    // It is signed and sent, and not mined; then the node forgets it, and the key is gone.
+    blocks_every(&site, 0).await;
+    shell.says(&["lanes", "resume", "a"]);
+    shell.until(&["lanes", "show", "a"], |lane| lane["parcels"][0]["stage"] == "assigned").await;
+    running.stop();
+    site.node.drop_all().await.unwrap();
+    let page = Followed::section("A key is lost", Shell::alone(folder.path()));
+    let shown = page.says("lanes show a");
+    let address = shown.split("signed by ").nth(1).and_then(|rest| rest.split_whitespace().next()).unwrap().to_owned();
+    assert!(page.section.contains("signer = { lost = \"0x") && page.section.contains("lanes = [\"b\", \"a\"]"));
+    let lost = both
+        .replace("lanes = [\"a\", \"b\"]", "lanes = [\"b\", \"a\"]")
+        .replace("{ key = { env = \"KEY_A\" } }", &format!("{{ lost = \"{address}\" }}"));
+    running.again(&lost);
+    let shell = running.shell().with("KEY_B", &site.keys[1].1);
+    assert!(shell.says(&["check"]).contains("all is well"));
+    blocks_every(&site, 1).await;
+    let asked = [first[0].clone(), payload("after")[0].clone()];
+    site.ask(&asked[1..]).finish().await.unwrap();
+    site.settled(&asked).await;
+    let page = Followed::section("A key is lost", running.shell());
+    page.until("lanes show a", |lane| lane["under_way"] == 0).await;
+    let shown = page.shell.json(&["lanes", "list"]);
+    let next = |name: &str| {
+        let lane = shown["lanes"].as_array().unwrap().iter().find(|lane| lane["name"] == name).unwrap();
+        lane["next"].as_u64().unwrap()
+    };
+    assert_eq!((next("a"), next("b")), (1, 1), "what was signed went out on the one, what is new on the other");
+    let told = page.doctor();
+    assert!(
+        told.contains("LOOK  account of lane a: the key of") && !told.contains("BAD   account of lane a"),
+        "{told}"
+    );
+    running.stop();
+    // Nothing is under way on it any longer, and it can go.
+    let without = both.replace("lanes = [\"a\", \"b\"]", "lanes = [\"b\"]");
+    running.again(&without);
+    let more = [asked[0].clone(), asked[1].clone(), payload("on")[0].clone()];
+    site.ask(&more[2..]).finish().await.unwrap();
+    site.settled(&more).await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_key_is_lost() {
     let (site, folder) = (Site::ready(200).await, tempfile::tempdir().unwrap());
@@ -215,11 +435,21 @@ async fn a_key_is_lost() {
     assert!(page.shell.refuses(&["run"]).contains("a.key"));
     assert!(page.doctor().contains("BAD   account of lane a: no secret in the file a.key"));
     assert!(page.says("lanes show a").contains("nothing is under way"));
-    // Another account takes its place.
+    // It is brought back.
+    std::fs::write(&key, &site.keys[0].1).unwrap();
+    assert!(page.says("check").contains("all is well"));
+    running.again(&config);
+    let brought = [first[0].clone(), payload("back")[0].clone()];
+    site.ask(&brought[1..]).finish().await.unwrap();
+    site.settled(&brought).await;
+    running.shell().until(&["lanes", "show", "a"], |lane| lane["under_way"] == 0).await;
+    running.stop();
+    std::fs::remove_file(&key).unwrap();
+    // Or another account takes its place.
     let other = one.replace("lanes = [\"a\"]", "lanes = [\"b\"]").replace("{ env = \"KEY_A\" }", "{ env = \"KEY_B\" }");
     running.again(&other);
-    let asked = [first[0].clone(), payload("after")[0].clone()];
-    site.ask(&asked[1..]).finish().await.unwrap();
+    let asked = [&brought[..], &payload("after")].concat();
+    site.ask(&asked[2..]).finish().await.unwrap();
     let page = Followed::section("A key is lost", running.shell());
     page.until("lanes list", |found| found["lanes"].as_array().unwrap().iter().any(|lane| lane["name"] == "b")).await;
     site.settled(&asked).await;
@@ -248,20 +478,17 @@ async fn dead_letters_pile_up() {
     assert_eq!(page.shell.run(&["doctor"]).code, Some(0));
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_backup_was_restored() {
-    let (site, folder) = (Site::ready(200).await, tempfile::tempdir().unwrap());
-    let one = site.config("sqlite:store.db").replace("lanes = [\"a\", \"b\"]", "lanes = [\"a\"]");
-    let mut running = Running::start(&site, folder.path(), &one);
+/// A program that runs on an older copy of its store: what was asked after it is on the chain, and forgotten.
+async fn restored<'a>(site: &'a Site, folder: &'a Path, config: &str) -> (Running<'a>, Vec<Bytes>) {
+    let mut running = Running::start(site, folder, config);
     let before = payload("before");
     site.ask(&before).finish().await.unwrap();
     site.settled(&before).await;
     running.stop();
-    let store = folder.path().join("store.db");
-    let files = ["store.db", "store.db-wal"].map(|name| folder.path().join(name));
+    let files = ["store.db", "store.db-wal"].map(|name| folder.join(name));
     let backup = files.iter().map(|file| std::fs::read(file).ok()).collect::<Vec<_>>();
-    running.again(&one);
-    let asked = [before[0].clone(), payload("after")[0].clone()];
+    running.again(config);
+    let asked = [&before[..], &payload("after")].concat();
     site.ask(&asked[1..]).finish().await.unwrap();
     site.settled(&asked).await;
     running.stop();
@@ -272,7 +499,14 @@ async fn a_backup_was_restored() {
             None => drop(std::fs::remove_file(file)),
         }
     }
-    assert!(store.exists());
+    (running, asked)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_backup_was_restored() {
+    let (site, folder) = (Site::ready(200).await, tempfile::tempdir().unwrap());
+    let one = site.config("sqlite:store.db").replace("lanes = [\"a\", \"b\"]", "lanes = [\"a\"]");
+    let (mut running, asked) = restored(&site, folder.path(), &one).await;
     running.again(&one);
     let page = Followed::section("A backup was restored", running.shell());
     page.until("lanes list", |found| found["lanes"][0]["status"] == "stopped").await;
@@ -281,8 +515,45 @@ async fn a_backup_was_restored() {
     let rebuilt = page.says("lanes rebuild a");
     assert!(rebuilt.contains("1 transactions were unknown; 1 answers found done"), "{rebuilt}");
     page.until("lanes list", |found| found["lanes"][0]["status"] == "active").await;
-    let more = [asked[0].clone(), asked[1].clone(), payload("on")[0].clone()];
+    let more = [&asked[..], &payload("on")].concat();
     site.ask(&more[2..]).finish().await.unwrap();
     site.settled(&more).await;
-    blocks_every(&site, 0).await;
+}
+
+/// Nobody answers again what was forgotten, or the chain cannot be read so far back: a person matches.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_backup_was_restored_and_nobody_answers_again() {
+    for rebuild in [true, false] {
+        let (site, folder) = (Site::ready(200).await, tempfile::tempdir().unwrap());
+        let one = site.config("sqlite:store.db").replace("lanes = [\"a\", \"b\"]", "lanes = [\"a\"]");
+        let (mut running, asked) = restored(&site, folder.path(), &one).await;
+        running.worker.abort();
+        running.again(&one);
+        let page = Followed::section("A backup was restored", running.shell());
+        page.until("lanes list", |found| found["lanes"][0]["status"] == "stopped").await;
+        let open = |found: &Value| found["requests"][0]["state"] == "queued";
+        let found = page.until("requests list --state queued,leased", open).await;
+        let forgotten = found["requests"][0]["id"].as_str().unwrap();
+        assert_eq!(page.says("routes pause board"), "route board is paused\n");
+        if rebuild {
+            let rebuilt = page.says("lanes rebuild a --patience 1s");
+            assert!(rebuilt.contains("1 requests waited for in vain"), "{rebuilt}");
+        }
+        // It is on the chain: whoever looks there finds its answer.
+        page.words("requests cancel");
+        page.shell.says(&["requests", "cancel", forgotten]);
+        if !rebuild {
+            page.words("lanes reconcile a --next");
+            let lane = roundtrip_evm::testkit::account::dev_key(8).address();
+            let next: U64 = site.node.client().request("eth_getTransactionCount", (lane, "latest")).await.unwrap();
+            let said = page.shell.says(&["lanes", "reconcile", "a", "--next", &next.to::<u64>().to_string()]);
+            assert_eq!(said, format!("lane a goes on at slot {next}\n", next = next.to::<u64>()));
+        }
+        assert_eq!(page.says("routes resume board"), "route board is resumed\n");
+        page.until("lanes list", |found| found["lanes"][0]["status"] == "active").await;
+        running.work();
+        let more = [&asked[..], &payload("on")].concat();
+        site.ask(&more[2..]).finish().await.unwrap();
+        site.settled(&more).await;
+    }
 }

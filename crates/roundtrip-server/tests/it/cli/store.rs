@@ -1,9 +1,11 @@
 //! The store as a whole: made, checked, copied.
 
+use std::process::Command;
+
 use roundtrip::testkit::servers::{PostgresServer, RedisServer};
 use serde_json::{Value, json};
 
-use super::Shell;
+use super::{PROGRAM, Shell};
 use crate::program::Program;
 
 const CONFIG: &str = "[store]\nurl = \"sqlite:store.db\"\n[routes.work]\n";
@@ -45,6 +47,28 @@ async fn a_store_is_made_checked_and_copied_to_every_kind() {
     }
     let said = shell.says(&["store", "copy", "--to", "sqlite:last.db"]);
     assert!(said.contains("copied and compared") && said.contains("never start sqlite:store.db again"), "{said}");
+}
+
+/// A copy that dies on the way goes on when the same command is given again.
+#[tokio::test]
+async fn a_copy_that_was_broken_off_goes_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = Program::start(folder.path(), CONFIG);
+    let large = "x".repeat(256 << 10);
+    for n in 0..60 {
+        program.post("/v1/routes/work/requests", &json!({"n": n, "text": large})).await;
+    }
+    program.stop();
+    // It may write no file of more than some megabytes, and is killed when it does.
+    let copy = "ulimit -f 12000; exec \"$0\" store copy --to sqlite:half.db";
+    let broken = Command::new("sh").args(["-c", copy, PROGRAM]).current_dir(folder.path()).output().unwrap();
+    assert!(!broken.status.success(), "{broken:?}");
+    let shell = Shell::alone(folder.path());
+    let said = shell.refuses(&["routes", "list", "--store", "sqlite:half.db"]);
+    assert!(said.contains("half"), "what is half copied is not run on: {said}");
+    let copied = shell.json(&["store", "copy", "--to", "sqlite:half.db"]);
+    assert_eq!((of(&copied, "requests"), &copied["resumed"]), (60, &json!(true)), "{copied}");
+    assert!(shell.says(&["store", "verify", "--store", "sqlite:half.db"]).contains("every invariant holds"));
 }
 
 #[tokio::test]
