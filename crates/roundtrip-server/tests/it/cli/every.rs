@@ -195,7 +195,7 @@ async fn every_command_is_tried_well_and_badly() {
     assert_eq!(rows, all, "each has its row");
     for Tried { command, well, badly: (told, part) } in &ALL {
         let as_json = |told: &&str| told.ends_with("--json");
-        assert_eq!(well.iter().any(|told| as_json(told)), json.contains(*command), "{command} as JSON");
+        assert_eq!(well.iter().any(as_json), json.contains(*command), "{command} as JSON");
         for told in *well {
             let arguments = scene.arguments(command, told);
             let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
