@@ -280,9 +280,16 @@ pub(crate) struct Lane {
     pub(crate) settled: Nonce,
     pub(crate) status: LaneStatus,
     pub(crate) parcels: BTreeMap<Nonce, Parcel>,
+    /// How many parcels it has besides those that are here: none, unless they are on loan.
+    pub(crate) elsewhere: usize,
 }
 
 impl Lane {
+    /// How many parcels it has.
+    pub(crate) fn under_way(&self) -> usize {
+        self.elsewhere + self.parcels.len()
+    }
+
     /// Whether its quarantine is over; it ends by itself.
     pub(crate) fn quarantine_is_over(&self, now: UnixMs) -> bool {
         matches!(self.status, LaneStatus::Quarantined { until } if until <= now)
@@ -304,7 +311,7 @@ impl Lane {
         }
         let lowest = self.parcels.keys().next().is_none_or(|first| nonce < *first);
         let most = if lowest { WINDOW_MAX } else { self.window };
-        if self.parcels.len() >= 2 * most as usize {
+        if self.under_way() >= 2 * most as usize {
             return Err(Outcome::Full(Full::Window { window: self.window }));
         }
         Ok(())

@@ -38,6 +38,8 @@ pub(in crate::store) struct Loaded {
 pub(super) struct Fetched {
     pub(super) live: BTreeMap<Seq, Loaded>,
     pub(super) parcels: BTreeMap<(LaneNo, Nonce), Parcel>,
+    /// How many parcels are under way, of lanes where that was asked.
+    pub(super) under_way: BTreeMap<LaneNo, u64>,
     pub(super) groups: BTreeMap<u64, (GroupRow, When)>,
     pub(super) items: BTreeMap<u64, ItemRow>,
     pub(super) counted: BTreeMap<(RouteNo, StateKind), u64>,
@@ -226,6 +228,12 @@ impl Fetched {
             }
             Found::Expired(rows) => self.tray.expired.extend(rows),
             Found::Parcels(rows) => self.parcels.extend(rows),
+            Found::UnderWay(rows) => {
+                if let Want::UnderWay(lanes) = want {
+                    self.under_way.extend(lanes.iter().map(|lane| (*lane, 0)));
+                }
+                self.under_way.extend(rows);
+            }
             Found::Groups(rows) => {
                 for (no, row, timer) in rows {
                     self.tray.plans.extend(row.plan.clone().map(|plan| (no, plan)));
@@ -291,6 +299,7 @@ impl Fetched {
             fixtures: sight.fixtures.values().cloned().collect(),
             requests: self.live.values().map(|loaded| loaded.request.clone()).collect(),
             parcels: self.parcels.iter().map(|((lane, nonce), parcel)| (*lane, *nonce, parcel.clone())).collect(),
+            under_way: self.under_way.iter().map(|(lane, parcels)| (*lane, *parcels)).collect(),
             groups: self.groups.iter().map(|(no, (row, at))| (*no, row.clone(), *at)).collect(),
             items: self.items.iter().map(|(no, row)| (*no, *row)).collect(),
             live: by_route(&self.counted),
@@ -396,6 +405,12 @@ fn of_sets(needs: &Needs) -> Vec<Want> {
     let mut wants = Vec::new();
     if !needs.lanes.is_empty() {
         wants.push(Want::Lanes(needs.lanes.clone()));
+    }
+    if !needs.windows.is_empty() {
+        wants.push(Want::UnderWay(needs.windows.clone()));
+    }
+    if !needs.parcels.is_empty() {
+        wants.push(Want::Parcels(needs.parcels.clone()));
     }
     if !needs.groups.is_empty() {
         wants.push(Want::Groups(needs.groups.clone()));

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use super::changes::Changes;
 use super::want::{Found, Want};
 use crate::inbox::{RouteNo, StateKind};
+use crate::outbox::LaneNo;
 use crate::store::machine::Pace;
 
 /// Counts and paces as a tick left them.
@@ -16,6 +17,8 @@ use crate::store::machine::Pace;
 pub(in crate::store) struct Known {
     pub(in crate::store) counted: BTreeMap<(RouteNo, StateKind), u64>,
     pub(in crate::store) paces: Vec<(RouteNo, u64, Pace)>,
+    /// How many parcels are under way on a lane, where that was looked up.
+    pub(in crate::store) under_way: BTreeMap<LaneNo, u64>,
     /// Whether there ever was a group.
     pub(in crate::store) had_groups: bool,
 }
@@ -27,6 +30,10 @@ impl Known {
         match want {
             Want::Counted => Some(Found::Counted(self.counted.iter().map(|(of, count)| (*of, *count)).collect())),
             Want::Paces => Some(Found::Paces(self.paces.clone())),
+            Want::UnderWay(lanes) => {
+                let of = |lane: &LaneNo| Some((*lane, *self.under_way.get(lane)?));
+                lanes.iter().map(of).collect::<Option<_>>().map(Found::UnderWay)
+            }
             Want::Named { slots, .. } if slots.is_empty() && self.live() == 0 => none_live(),
             Want::Bodies(_) if self.live() == 0 => Some(Found::Bodies(Vec::new())),
             Want::Turns { route, .. } if self.of(*route, StateKind::Queued) == 0 => none_live(),

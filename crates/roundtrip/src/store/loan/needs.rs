@@ -9,7 +9,9 @@
 //! | amend | by occurrence or id; to supersede, with bodies |
 //! | extend, answer, fail, release, publish, mend, reject, parcels | live requests and receipts by id |
 //! | lease | the first in the route's order, with bodies; what the claim holds |
-//! | lane's operations | its parcels, and the requests that a settled one carries |
+//! | assign | how many parcels are under way on its lane; of a replay, those on its slots |
+//! | attempt, settle, a cancel | the parcel on the slot, and the requests that a settled one carries |
+//! | fill | all parcels of the lane |
 //! | gather, close, fire | the group with the ids of its items |
 //! | rescue, expire, prune | what is due, in bounded number |
 //!
@@ -21,10 +23,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::inbox::{OriginNo, RouteNo, When};
 use crate::outbox::LaneNo;
 use crate::store::disk::Fixture;
-use crate::store::op::{Amendment, ChainTick, Gather, NewRequest, Op};
+use crate::store::op::{Amendment, ChainTick, Gather, NewRequest, Op, Order};
 use crate::words::{
-    ClaimId, GroupKey, Height, LEASE_MAX, LaneName, Nonce, OccurrenceId, OrderKey, OriginName, Place, RequestId,
-    RouteName, UPKEEP_MAX, UnixMs,
+    ASSIGN_MAX, ClaimId, GroupKey, Height, LEASE_MAX, LaneName, Nonce, OccurrenceId, OrderKey, OriginName, Place,
+    RequestId, RouteName, UPKEEP_MAX, UnixMs,
 };
 
 /// How many groups beyond its limit a `fire` may find without room.
@@ -47,7 +49,12 @@ pub(in crate::store) struct Needs {
     pub(in crate::store) leases: BTreeMap<RouteNo, Wanted>,
     pub(in crate::store) claims: BTreeSet<ClaimId>,
     pub(in crate::store) routes: BTreeSet<RouteNo>,
+    /// Lanes whose parcels are needed, all of them.
     pub(in crate::store) lanes: BTreeSet<LaneNo>,
+    /// Lanes of which it is needed how many parcels are under way.
+    pub(in crate::store) windows: BTreeSet<LaneNo>,
+    /// Slots whose parcels are needed.
+    pub(in crate::store) parcels: BTreeSet<(LaneNo, Nonce)>,
     /// Slots whose deliveries are needed.
     pub(in crate::store) slots: BTreeSet<(LaneNo, Nonce)>,
     pub(in crate::store) groups: BTreeSet<GroupKey>,
@@ -67,7 +74,8 @@ pub(in crate::store) struct Needs {
 #[derive(Default)]
 struct Known<'a> {
     routes: BTreeMap<&'a RouteName, (RouteNo, &'a crate::store::policy::RoutePolicy)>,
-    lanes: BTreeMap<&'a LaneName, LaneNo>,
+    /// With the first slot that was never given out.
+    lanes: BTreeMap<&'a LaneName, (LaneNo, Nonce)>,
     origins: BTreeMap<&'a OriginName, OriginMarks>,
 }
 
@@ -86,8 +94,8 @@ impl<'a> Known<'a> {
                 Fixture::Route { no, name, policy, .. } => {
                     known.routes.insert(name, (*no, policy));
                 }
-                Fixture::Lane { no, name, .. } => {
-                    known.lanes.insert(name, *no);
+                Fixture::Lane { no, name, next, .. } => {
+                    known.lanes.insert(name, (*no, *next));
                 }
                 Fixture::Origin { no, name, floor, head } => {
                     let head = head.map(|head| (head.height, head.at));
@@ -97,6 +105,11 @@ impl<'a> Known<'a> {
             }
         }
         known
+    }
+
+    /// A lane's slot that may have a parcel: one that was never given out has none.
+    fn slot(&self, lane: &LaneName, nonce: Nonce) -> Option<(LaneNo, Nonce)> {
+        self.lanes.get(lane).filter(|(_, next)| nonce < *next).map(|(no, _)| (*no, nonce))
     }
 
     fn raise_floor(&mut self, place: &Place) {
@@ -172,19 +185,25 @@ impl Needs {
             Op::Mend(op) => self.add_id(op.id),
             Op::Reject(op) => self.add_id(op.id),
             Op::Already(op) => self.add_id(op.id),
-            Op::Lane(op) => self.add_lane(&op.lane, known),
+            Op::Lane(op) => {
+                if let Order::Cancel { nonce, .. } = op.order {
+                    self.parcels.extend(known.slot(&op.lane, nonce));
+                }
+            }
             Op::Assign(op) => {
-                self.add_lane(&op.lane, known);
+                let slots = op.parcels.iter().take(ASSIGN_MAX).zip((0..).map(|n| op.first.plus(n)));
+                self.windows.extend(known.lanes.get(&op.lane).map(|(no, _)| *no));
+                self.parcels.extend(slots.filter_map(|(_, nonce)| known.slot(&op.lane, nonce)));
                 self.ids.extend(op.parcels.iter().flat_map(|parcel| parcel.deliveries.iter().copied()));
             }
             Op::Fill(op) => {
-                self.add_lane(&op.lane, known);
+                self.lanes.extend(known.lanes.get(&op.lane).map(|(no, _)| *no));
                 self.ids.extend(op.parcel.deliveries.iter().copied());
             }
-            Op::Attempt(op) => self.add_lane(&op.lane, known),
+            Op::Attempt(op) => self.parcels.extend(known.slot(&op.lane, op.nonce)),
             Op::Settle(op) => {
-                self.add_lane(&op.lane, known);
-                self.slots.extend(known.lanes.get(&op.lane).map(|no| (*no, op.nonce)));
+                self.parcels.extend(known.slot(&op.lane, op.nonce));
+                self.slots.extend(known.slot(&op.lane, op.nonce));
             }
             Op::Rescue { limit } => self.rescue += (*limit).min(UPKEEP_MAX),
             Op::Expire { limit } => self.expire += (*limit).min(UPKEEP_MAX),
@@ -217,10 +236,6 @@ impl Needs {
         }
     }
 
-    fn add_lane(&mut self, name: &LaneName, known: &Known<'_>) {
-        self.lanes.extend(known.lanes.get(name));
-    }
-
     fn add_amendment(&mut self, change: &Amendment) {
         match change {
             Amendment::Finalize { occurrence }
@@ -246,9 +261,10 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
     use super::*;
     use crate::listener::Head;
-    use crate::store::op::{ChainTick, Define, Extend, Lease, Prune};
+    use crate::sender::{AttemptKind, LaneStatus, ParcelStage, SignedAttempt};
+    use crate::store::op::{Assign, ChainTick, Define, Extend, Fill, Lease, NewParcel, Prune, Settle, Sight};
     use crate::store::policy::RoutePolicy;
-    use crate::words::{Token, WorkerName};
+    use crate::words::{AttemptHash, Destination, Token, WorkerName};
 
     const NOW: UnixMs = UnixMs(1000);
 
@@ -265,6 +281,15 @@ mod tests {
         let fixtures = [
             Fixture::Route { no: RouteNo(0), name: route(), policy: RoutePolicy::default(), paused: false },
             Fixture::Origin { no: OriginNo(3), name: origin(), floor: Height(2), head },
+            Fixture::Lane {
+                no: LaneNo(2),
+                name: LaneName::new("lane").unwrap(),
+                destination: Destination::new("chain").unwrap(),
+                window: 4,
+                next: Nonce(7),
+                settled: Nonce(0),
+                status: LaneStatus::Active,
+            },
         ];
         Needs::of(batch, fixtures.iter(), NOW)
     }
@@ -288,6 +313,31 @@ mod tests {
         let wanted = |batch: &[Op]| needs(batch).leases[&RouteNo(0)];
         assert_eq!(wanted(&[lease(5)]), Wanted { requests: 5, leases: 1 });
         assert_eq!(wanted(&[lease(5), extend, lease(usize::MAX)]), Wanted { requests: 6 + LEASE_MAX, leases: 2 });
+    }
+
+    #[test]
+    fn a_lane_is_asked_for_what_an_operation_looks_at() {
+        let (lane, owner, no) = (LaneName::new("lane").unwrap(), Token { epoch: 1, count: 1 }, LaneNo(2));
+        let attempt =
+            SignedAttempt { hash: AttemptHash([1; 32]), kind: AttemptKind::Cancel, bytes: Default::default() };
+        let parcel = || NewParcel { deliveries: Vec::new(), answers: Vec::new(), attempt: attempt.clone() };
+        let assign = |first| {
+            let (lane, parcels) = (lane.clone(), vec![parcel(), parcel(), parcel()]);
+            Op::Assign(Assign { lane, owner, first: Nonce(first), parcels })
+        };
+        let slots = |nonces: &[u64]| nonces.iter().map(|nonce| (no, Nonce(*nonce))).collect::<BTreeSet<_>>();
+        // What was never given out holds nothing.
+        let new = needs(&[assign(7)]);
+        assert_eq!((new.windows, new.parcels, new.lanes), ([no].into(), slots(&[]), BTreeSet::new()));
+        assert_eq!(needs(&[assign(5)]).parcels, slots(&[5, 6]));
+        let settle = |nonce| {
+            let (lane, nonce, expected) = (lane.clone(), Nonce(nonce), ParcelStage::Assigned);
+            Op::Settle(Settle { lane, owner, nonce, expected, sight: Sight::Displaced })
+        };
+        let settled = needs(&[settle(6), settle(7)]);
+        assert_eq!((settled.parcels, settled.slots, settled.windows), (slots(&[6]), slots(&[6]), BTreeSet::new()));
+        let fill = Op::Fill(Fill { lane: lane.clone(), owner, nonce: Nonce(3), parcel: parcel() });
+        assert_eq!(needs(&[fill]).lanes, [no].into());
     }
 
     #[test]

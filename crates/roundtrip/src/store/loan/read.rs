@@ -63,8 +63,8 @@ async fn fetch<L: Lender>(
             Fetched::by(lender, vec![Want::Ready { routes, after, limit, bytes: REPLY_BYTES_MAX }], sight).await
         }
         Query::Lanes => {
-            let lanes = sight.lanes().map(|(no, _)| no).collect();
-            Fetched::named(lender, &Needs { lanes, ..Needs::default() }, sight).await
+            let windows = sight.lanes().map(|(no, _)| no).collect();
+            Fetched::named(lender, &Needs { windows, ..Needs::default() }, sight).await
         }
         Query::Lane(name) => {
             let lanes = sight.lanes().filter(|(_, other)| *other == name).map(|(no, _)| no).collect();

@@ -14,7 +14,7 @@
 //! then does nothing, the shelf is cleared, and the batch borrows. Everything is bounded: of
 //! long queues only the first are here, and a shelf that is too heavy is cleared.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use super::changes::Changes;
 use super::fetch::{Fetched, Loaded};
@@ -24,14 +24,16 @@ use super::tick::{Ticked, tick};
 use super::want::{Found, Lender, LiveRow, Reached, Want};
 use super::{Numbers, Sight};
 use crate::inbox::{RouteNo, State, StateKind, When};
+use crate::outbox::LaneNo;
+use crate::sender::Parcel;
 use crate::store::Options;
 use crate::store::disk::{Body, ColdKey, ColdReceipt};
 use crate::store::op::Op;
-use crate::words::{ClaimId, OccurrenceId, RequestId, Seq};
+use crate::words::{ClaimId, Nonce, OccurrenceId, RequestId, Seq};
 
 /// How many requests of a queue are kept at hand.
 const QUEUE_MAX: usize = 4096;
-/// How many requests are, and how many bytes of payloads.
+/// How many requests are, and parcels, and how many bytes of payloads and of signed attempts.
 const ROWS_MAX: usize = 16_384;
 const BYTES_MAX: usize = 32 << 20;
 
@@ -45,6 +47,7 @@ pub(in crate::store) struct Shelf {
     shown: HashMap<OccurrenceId, Seq>,
     /// Occurrences that are known to have no receipt.
     unseen: HashSet<OccurrenceId>,
+    parcels: BTreeMap<(LaneNo, Nonce), Parcel>,
     queues: HashMap<RouteNo, Queue>,
     claims: BTreeSet<(ClaimId, Seq)>,
     due: BTreeSet<(When, Seq)>,
@@ -130,6 +133,7 @@ impl Shelf {
         match tick(&mut hand, options, sight, batch).await {
             Ok(mut ticked) => {
                 ticked.fetched.looked_up.extend(self.unseen_of(&ticked.fetched));
+                ticked.fetched.closed.extend(self.unended_of(&ticked.fetched));
                 Ok(Some((ticked, hand.assumed)))
             }
             Err(Away::NotHere) => Ok(None),
@@ -143,6 +147,12 @@ impl Shelf {
         shown.map(|occurrence| occurrence.id).filter(|id| self.unseen.contains(id)).collect()
     }
 
+    /// What is known to have no receipt of the ids that were borrowed.
+    fn unended_of(&self, fetched: &Fetched) -> Vec<RequestId> {
+        let ids = fetched.live.values().map(|loaded| loaded.request.id);
+        ids.filter(|id| self.of_id(id).is_some_and(|of_id| of_id.ended.is_none())).collect()
+    }
+
     /// Keeps what a tick fetched and left, once it is written. All that it did not fetch was
     /// as it is here.
     pub(in crate::store) fn learn(&mut self, ticked: &Ticked, changes: &Changes<'_>, before: &Numbers) {
@@ -150,6 +160,7 @@ impl Shelf {
         self.known = Known {
             counted: fetched.counted.clone(),
             paces: fetched.paces.iter().map(|(no, (epoch, pace))| (*no, *epoch, pace.clone())).collect(),
+            under_way: std::mem::take(&mut self.known.under_way),
             had_groups: before.high.group > 1,
         };
         let live =
@@ -163,6 +174,7 @@ impl Shelf {
                 queue.reach = Reach::To(*last);
             }
         }
+        self.learn_parcels(fetched, changes);
         let mut left_out = HashSet::new();
         for (seq, loaded) in &fetched.live {
             if !self.rows.contains_key(seq) && !self.put(loaded.clone(), tray.bodies.get(seq).cloned()) {
@@ -195,6 +207,51 @@ impl Shelf {
         self.shorten();
     }
 
+    /// Keeps the parcels that a tick fetched and left, and how many are under way now.
+    fn learn_parcels(&mut self, fetched: &Fetched, changes: &Changes<'_>) {
+        self.known.under_way.extend(&fetched.under_way);
+        for (slot, parcel) in &fetched.parcels {
+            self.put_parcel(*slot, Some(parcel.clone()));
+        }
+        let put = changes.parcels.iter().map(|(lane, nonce, parcel)| ((*lane, *nonce), Some((*parcel).clone())));
+        let gone = changes.gone_parcels.iter().map(|slot| (*slot, None));
+        for (slot, parcel) in put.chain(gone) {
+            let change = i64::from(parcel.is_some()) - i64::from(fetched.parcels.contains_key(&slot));
+            if let Some(count) = self.known.under_way.get_mut(&slot.0) {
+                *count = count.saturating_add_signed(change);
+            }
+            self.put_parcel(slot, parcel);
+        }
+    }
+
+    fn put_parcel(&mut self, slot: (LaneNo, Nonce), parcel: Option<Parcel>) {
+        self.bytes += parcel.as_ref().map_or(0, signed);
+        let before = match parcel {
+            Some(parcel) => self.parcels.insert(slot, parcel),
+            None => self.parcels.remove(&slot),
+        };
+        self.bytes -= before.as_ref().map_or(0, signed);
+    }
+
+    /// The parcels on these slots.
+    fn parcels(&self, slots: &BTreeSet<(LaneNo, Nonce)>) -> Option<Vec<((LaneNo, Nonce), &Parcel)>> {
+        let mut found = Vec::with_capacity(slots.len());
+        for slot in slots {
+            match self.parcels.get(slot) {
+                Some(parcel) => found.push((*slot, parcel)),
+                // Where all are here, there is none.
+                None => self.has_lane(slot.0).then_some(())?,
+            }
+        }
+        Some(found)
+    }
+
+    /// Whether all parcels of a lane are at hand.
+    fn has_lane(&self, lane: LaneNo) -> bool {
+        let here = self.parcels.range((lane, Nonce(0))..=(lane, Nonce(u64::MAX))).count() as u64;
+        self.known.under_way.get(&lane) == Some(&here)
+    }
+
     /// Notes of which of these routes all are here that may be handed out.
     fn reach_all(&mut self, routes: &BTreeSet<RouteNo>) {
         for route in routes {
@@ -219,7 +276,7 @@ impl Shelf {
                 self.open(id);
             }
         }
-        if self.rows.len() > ROWS_MAX || self.bytes > BYTES_MAX {
+        if self.rows.len().max(self.parcels.len()) > ROWS_MAX || self.bytes > BYTES_MAX {
             *self = Shelf::knowing(std::mem::take(&mut self.known));
         }
     }
@@ -354,6 +411,10 @@ fn claim(loaded: &Loaded) -> Option<ClaimId> {
     }
 }
 
+fn signed(parcel: &Parcel) -> usize {
+    parcel.attempts.iter().map(|attempt| attempt.bytes.len()).sum()
+}
+
 fn weight(body: Option<&Body>) -> usize {
     body.map_or(0, |body| body.payload.bytes.len())
 }
@@ -399,7 +460,7 @@ impl<'a> Hand<'a> {
             return Some(found);
         }
         match want {
-            Want::Named { ids, occurrences, slots } if slots.is_empty() => self.named(ids, occurrences),
+            Want::Named { ids, occurrences, slots } => self.named(ids, occurrences, slots),
             Want::Bodies(ids) => {
                 let seqs = ids.iter().map(|id| Some(&shelf.of_id(id)?.seqs)).collect::<Option<Vec<_>>>()?;
                 shelf.bodies(seqs.into_iter().flatten().copied())
@@ -407,6 +468,10 @@ impl<'a> Hand<'a> {
             Want::BodiesOf { seqs, .. } => shelf.bodies(seqs.iter().copied()),
             Want::Ended(ids) => self.ended(ids),
             Want::Seen(occurrences) => self.seen(occurrences),
+            Want::Parcels(slots) => {
+                let found = shelf.parcels(slots)?;
+                Some(Found::Parcels(found.into_iter().map(|(slot, parcel)| (slot, parcel.clone())).collect()))
+            }
             Want::Turns { route, requests, reached, bytes, from } => {
                 shelf.turns(*route, *requests, reached, *bytes, *from)
             }
@@ -426,7 +491,12 @@ impl<'a> Hand<'a> {
         }
     }
 
-    fn named(&self, ids: &BTreeSet<RequestId>, occurrences: &BTreeSet<OccurrenceId>) -> Option<Found> {
+    fn named(
+        &self,
+        ids: &BTreeSet<RequestId>,
+        occurrences: &BTreeSet<OccurrenceId>,
+        slots: &BTreeSet<(LaneNo, Nonce)>,
+    ) -> Option<Found> {
         let mut named = BTreeSet::new();
         for id in ids {
             match self.shelf.ids.contains_key(id) {
@@ -440,6 +510,8 @@ impl<'a> Hand<'a> {
                 None => self.new_occurrences.get(occurrence).map(drop)?,
             }
         }
+        // Whom a parcel carries is live as long as it does.
+        named.extend(self.shelf.parcels(slots)?.into_iter().flat_map(|(_, parcel)| parcel.deliveries.iter().copied()));
         let mut rows = Vec::new();
         for id in &named {
             for seq in &self.shelf.of_id(id)?.seqs {
@@ -485,16 +557,21 @@ impl Lender for Hand<'_> {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
     use super::*;
+    use crate::sender::{AttemptKind, ParcelStage};
     use crate::store::disk::{Fixture, HighWater};
-    use crate::store::op::{Admit, Define, Effect, Lease, NewRequest, Outcome};
+    use crate::store::loan::FixtureRows;
+    use crate::store::op::{
+        self, Admit, Define, Effect, Full, Judgement, LaneOrder, Lead, Lease, NewRequest, Order, Outcome, Seat,
+    };
     use crate::store::policy::RoutePolicy;
     use crate::testkit::samples;
-    use crate::words::UnixMs;
+    use crate::words::{Token, UnixMs};
 
     /// A store that is all at hand, since all of it was written from here.
     struct Alone {
         shelf: Shelf,
         numbers: Numbers,
+        fixtures: FixtureRows,
         tokens: u64,
     }
 
@@ -502,18 +579,19 @@ mod tests {
         fn new() -> Alone {
             let high = HighWater { seq: 1, entry: 1, receipt: 1, item: 1, group: 1 };
             let numbers = Numbers { newest_epoch: 1, high, journal_floor: 1, fixtures: 7, now: UnixMs(1000) };
-            Alone { shelf: Shelf::default(), numbers, tokens: 0 }
+            let (no, name) = (RouteNo(0), samples::route());
+            let route = Fixture::Route { no, name, policy: RoutePolicy::default(), paused: false };
+            let fixtures = [(route.key(), route)].into();
+            Alone { shelf: Shelf::default(), numbers, fixtures, tokens: 0 }
         }
 
         /// What came of an operation and what was assumed; none, if more is needed than is here.
         async fn tick(&mut self, op: impl Into<Op>) -> Option<(Outcome, Assumed)> {
-            let (no, name) = (RouteNo(0), samples::route());
-            let route = Fixture::Route { no, name, policy: RoutePolicy::default(), paused: false };
-            let fixtures = [(route.key(), route)].into();
-            let sight = Sight { epoch: 1, tokens: self.tokens, numbers: self.numbers, fixtures: &fixtures };
+            let sight = Sight { epoch: 1, tokens: self.tokens, numbers: self.numbers, fixtures: &self.fixtures };
             let (ticked, assumed) = self.shelf.tick(Options::default(), &sight, &[op.into()]).await.unwrap()?;
             let changes = ticked.changes().unwrap();
             self.shelf.learn(&ticked, &changes, &self.numbers);
+            self.fixtures.extend(changes.fixtures.into_iter().flatten().map(|(key, row)| (key.clone(), row.clone())));
             self.tokens = ticked.tokens();
             self.numbers = changes.numbers.map_or(self.numbers, |numbers| numbers.after(self.numbers));
             Some((ticked.outcomes[0].clone(), assumed))
@@ -547,6 +625,55 @@ mod tests {
         assert!(matches!(outcome, Outcome::Applied(_)) && assumed.is_empty(), "{outcome:?}");
         let Shelf { rows, ids, shown, unseen, claims, bytes, .. } = store.shelf;
         assert_eq!((rows.len(), ids.len(), shown.len(), unseen.len(), claims.len(), bytes), (0, 0, 0, 0, 0, 0));
+    }
+
+    /// One with a lane, which was looked at if it says so, and this many answers for it.
+    async fn with_lane(is_looked_at: bool, answers: u64) -> (Alone, Token) {
+        let mut store = Alone::new();
+        store.tick(Define { route: samples::route(), policy: samples::policy() }).await.unwrap();
+        let order = Order::Open { destination: samples::destination(), window: 2, first: Nonce(0) };
+        store.tick(LaneOrder { lane: samples::lane(), order }).await.unwrap();
+        let lead = Lead { seat: Seat::Lane(samples::lane()), ..samples::lead() };
+        let Outcome::Applied(Effect::Led(owner, _)) = store.tick(lead).await.unwrap().0 else { panic!("no seat") };
+        store.shelf.known.under_way.extend(is_looked_at.then_some((LaneNo(0), 0)));
+        store.admit(1..answers + 1).await;
+        let lease = Lease { max: 10, ..samples::lease(1) };
+        let Outcome::Applied(Effect::Leased(grants)) = store.tick(lease).await.unwrap().0 else { panic!("not leased") };
+        for grant in &grants {
+            store.tick(samples::answer(grant)).await.unwrap();
+        }
+        (store, owner)
+    }
+
+    #[tokio::test]
+    async fn what_is_sent_needs_nothing_either_once_its_lane_was_looked_at() {
+        let (mut store, owner) = with_lane(true, 3).await;
+        let parcel = |n| samples::parcel(&[n], samples::signed(n, AttemptKind::Carry));
+        let assign =
+            |first, numbers: &[u64]| samples::assign(owner, first, numbers.iter().map(|n| parcel(*n)).collect());
+        let (outcome, _) = store.tick(assign(0, &[1, 2, 3])).await.unwrap();
+        let Outcome::Applied(Effect::Assigned(2, Some(rest))) = outcome else { panic!("{outcome:?}") };
+        assert_eq!(*rest, Outcome::Full(Full::Window { window: 2 }));
+        let (outcome, _) = store.tick(assign(0, &[1])).await.unwrap();
+        assert!(matches!(outcome, Outcome::Duplicate(_)), "{outcome:?}");
+        assert_eq!((store.shelf.parcels.len(), store.shelf.known.under_way[&LaneNo(0)]), (2, 2));
+        for (nonce, n) in [(0, 1), (1, 2)] {
+            let sight = op::Sight::Final(samples::block(n, 200), Judgement::Done);
+            let settle = samples::settle(owner, nonce, ParcelStage::Assigned, sight);
+            assert!(matches!(store.tick(settle.clone()).await.unwrap().0, Outcome::Applied(_)));
+            // Where all are here, none that is not was forgotten.
+            assert!(matches!(store.tick(settle).await.unwrap().0, Outcome::Duplicate(_)));
+        }
+        let Shelf { parcels, known, rows, .. } = &store.shelf;
+        assert_eq!((parcels.len(), known.under_way[&LaneNo(0)], rows.len()), (0, 0, 1));
+        assert!(matches!(store.tick(assign(2, &[3])).await.unwrap().0, Outcome::Applied(Effect::Assigned(1, None))));
+    }
+
+    #[tokio::test]
+    async fn how_many_are_under_way_is_not_guessed() {
+        let (mut store, owner) = with_lane(false, 1).await;
+        let parcel = samples::parcel(&[1], samples::signed(1, AttemptKind::Carry));
+        assert!(store.tick(samples::assign(owner, 0, vec![parcel])).await.is_none());
     }
 
     #[tokio::test]

@@ -66,6 +66,8 @@ pub(in crate::store) enum Want {
     Routes(BTreeSet<RouteNo>),
     /// All parcels of these lanes. Brings `Parcels`.
     Lanes(BTreeSet<LaneNo>),
+    /// How many parcels are under way on these lanes. Brings `UnderWay`.
+    UnderWay(BTreeSet<LaneNo>),
     /// The parcels on these slots. Brings `Parcels`.
     Parcels(BTreeSet<(LaneNo, Nonce)>),
     /// Groups by key. Brings `Groups`.
@@ -104,6 +106,8 @@ pub(in crate::store) enum Found {
     Receipts(Vec<(ColdKey, ColdReceipt)>),
     Expired(Vec<ColdKey>),
     Parcels(Vec<((LaneNo, Nonce), Parcel)>),
+    /// A lane on which there are none may be left out.
+    UnderWay(Vec<(LaneNo, u64)>),
     /// Groups by number, and when `fire` is to look at each; never, if it need not.
     Groups(Vec<(u64, GroupRow, When)>),
     Items(Vec<(u64, ItemRow)>),

@@ -57,8 +57,8 @@ impl Machine {
             }
             Fixture::Origin { no, name, floor, head } => origins.push((no, Origin { name, floor, head })),
             Fixture::Lane { no, name, destination, window, next, settled, status } => {
-                let parcels = Default::default();
-                lanes.push((no, Lane { no, name, destination, window, next, settled, status, parcels }));
+                let (parcels, elsewhere) = Default::default();
+                lanes.push((no, Lane { no, name, destination, window, next, settled, status, parcels, elsewhere }));
             }
             Fixture::Cursor { listener, cursor } => {
                 self.cursors.insert(listener, cursor);

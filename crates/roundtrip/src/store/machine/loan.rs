@@ -39,6 +39,8 @@ pub(crate) struct Loan {
     /// Live requests, in the order of their numbers.
     pub(crate) requests: Vec<Request>,
     pub(crate) parcels: Vec<(LaneNo, Nonce, Parcel)>,
+    /// How many parcels are under way on a lane in all, where that counts.
+    pub(crate) under_way: Vec<(LaneNo, u64)>,
     /// Groups, and when `fire` is to look at each.
     pub(crate) groups: Vec<(u64, GroupRow, When)>,
     /// Items, in the order of their numbers.
@@ -81,6 +83,10 @@ impl Machine {
         for (no, live) in loan.live {
             let route = &mut machine.routes[usize::from(no.0)];
             route.elsewhere = live.saturating_sub(route.live());
+        }
+        for (no, parcels) in loan.under_way {
+            let lane = &mut machine.lanes[usize::from(no.0)];
+            lane.elsewhere = usize::try_from(parcels).unwrap_or(usize::MAX).saturating_sub(lane.parcels.len());
         }
         // Whose head moved on in another process is not told; looking costs little.
         machine.ticked =

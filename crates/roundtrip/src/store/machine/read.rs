@@ -291,7 +291,7 @@ fn lane_view(lane: &Lane, now: UnixMs, with_parcels: bool) -> LaneView {
         next: lane.next,
         settled: lane.settled,
         status,
-        under_way: lane.parcels.len(),
+        under_way: lane.under_way(),
         parcels: parcels.map(|(nonce, parcel)| parcel_view(*nonce, parcel)).collect(),
     }
 }

@@ -86,6 +86,7 @@ impl Machine {
                 settled: Nonce(0),
                 status: LaneStatus::Active,
                 parcels: BTreeMap::new(),
+                elsewhere: 0,
             };
             return self.open_lane(lane);
         }
@@ -245,7 +246,7 @@ impl Machine {
         if lane.status != LaneStatus::Active {
             return Err(Outcome::Stale(Stale::Lane(lane.status.clone())));
         }
-        if lane.parcels.len() >= lane.window as usize {
+        if lane.under_way() >= lane.window as usize {
             return Err(Outcome::Full(Full::Window { window: lane.window }));
         }
         let slots = self.ready_slots(disk, no, &new)?;

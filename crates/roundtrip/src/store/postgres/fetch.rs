@@ -87,6 +87,7 @@ FROM unnest($1::integer[], $2::text[], $3::bigint[]) k(route, key, few), LATERAL
     SELECT w.* FROM held h JOIN request w USING (seq)
     WHERE h.route = k.route AND h.key = k.key AND h.key IS NOT NULL) l";
 const LANES: &str = "SELECT lane, nonce, record FROM parcel WHERE lane = ANY($1::integer[])";
+const UNDER_WAY: &str = "SELECT lane, count(*) FROM parcel WHERE lane = ANY($1::integer[]) GROUP BY lane";
 const PARCELS: &str = "
 SELECT p.lane, p.nonce, p.record
 FROM unnest($1::integer[], $2::bigint[]) s(lane, nonce) JOIN parcel p USING (lane, nonce)";
@@ -248,10 +249,8 @@ pub(super) fn call(want: &Want) -> Call<'_> {
         }
         Want::Leased { now } => Call::new(LEASED, vec![param(time(*now))]),
         Want::Routes(routes) => Call::new(ROUTES, vec![numbers_of(routes.iter())]),
-        Want::Lanes(lanes) => {
-            let lanes: Vec<i32> = lanes.iter().map(|no| i32::from(no.0)).collect();
-            Call::new(LANES, vec![param(lanes)])
-        }
+        Want::Lanes(lanes) => Call::new(LANES, vec![lanes_of(lanes)]),
+        Want::UnderWay(lanes) => Call::new(UNDER_WAY, vec![lanes_of(lanes)]),
         Want::Parcels(slots) => {
             let (lanes, nonces): (Vec<i32>, Vec<i64>) = slots.iter().map(slot).unzip();
             Call::new(PARCELS, vec![param(lanes), param(nonces)])
@@ -318,6 +317,9 @@ pub(super) fn found(want: &Want, rows: &[Row]) -> Result<Found, PgError> {
             let slot = (LaneNo(small("parcel", row.try_get(0)?)?), Nonce(uint(row.try_get(1)?)));
             Ok((slot, decode("parcel", row.try_get(2)?)?))
         })?),
+        Want::UnderWay(_) => {
+            Found::UnderWay(each(rows, |row| Ok((LaneNo(small("parcel", row.try_get(0)?)?), uint(row.try_get(1)?))))?)
+        }
         Want::Groups(_) | Want::GroupsOf(_) | Want::Fired { .. } | Want::Outlived { .. } => {
             Found::Groups(each(rows, group)?)
         }
@@ -439,6 +441,10 @@ fn over<'a>(sql: &'static str, now: UnixMs, limit: usize) -> Call<'a> {
 
 fn slot(&(lane, nonce): &(LaneNo, Nonce)) -> (i32, i64) {
     (i32::from(lane.0), int(nonce.0))
+}
+
+fn lanes_of(lanes: &BTreeSet<LaneNo>) -> Param<'static> {
+    param(lanes.iter().map(|no| i32::from(no.0)).collect::<Vec<i32>>())
 }
 
 fn numbers_of<'a>(routes: impl Iterator<Item = &'a RouteNo>) -> Param<'static> {

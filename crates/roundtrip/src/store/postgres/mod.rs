@@ -496,7 +496,7 @@ impl Server {
         seen.version = int(numbers.fixtures);
         let counted = fetch::each(rows(2), fetch::counted)?.into_iter().collect();
         let paces = fetch::each(rows(3), fetch::pace)?;
-        let known = Known { counted, paces, had_groups: numbers.high.group > 1 };
+        let known = Known { counted, paces, under_way: Default::default(), had_groups: numbers.high.group > 1 };
         seen.shelf = Shelf::knowing(known);
         seen.last = (seen.tick == tick).then_some(numbers);
         seen.tick = tick;

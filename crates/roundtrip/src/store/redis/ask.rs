@@ -152,7 +152,7 @@ impl Arguments {
                 let prefixes = routes.iter().flat_map(|no| StateKind::LIVE.map(|state| state_prefix(*no, state)));
                 own.push_all(prefixes);
             }
-            Want::Lanes(lanes) => own.push_all(lanes.iter().map(|lane| lane.0.to_be_bytes())),
+            Want::Lanes(lanes) | Want::UnderWay(lanes) => own.push_all(lanes.iter().map(|lane| lane.0.to_be_bytes())),
             Want::Parcels(slots) => own.push_all(slots.iter().map(|(lane, nonce)| slot(*lane, *nonce))),
             Want::Groups(keys) => own.push_all(keys.iter().map(|key| key.as_str())),
             Want::Items(of) => {
@@ -218,6 +218,7 @@ fn name_of(want: &Want) -> &'static str {
         Want::ExpiredOccurrences { .. } => "expired_occurrences",
         Want::Routes(_) => "routes",
         Want::Lanes(_) => "lanes",
+        Want::UnderWay(_) => "under_way",
         Want::Parcels(_) => "parcels",
         Want::Groups(_) => "groups",
         Want::Items(_) => "items",
@@ -320,6 +321,9 @@ pub(super) fn found(want: &Want, value: Value, notes: &mut Vec<Note>) -> Result<
         }
         Want::Lanes(_) | Want::Parcels(_) => {
             Found::Parcels(each(value, |[of, value]| Ok((parcel_slot(&of)?, parcel(&value)?)))?)
+        }
+        Want::UnderWay(_) => {
+            Found::UnderWay(each(value, |[of, count]| Ok((LaneNo(Parts::of("slot", &of).small()?), text(&count)?)))?)
         }
         Want::Items(_) => Found::Items(each(value, |[no, value]| Ok((seq(&no)?.0, item(&value)?)))?),
         Want::ItemPayloads { .. } => {

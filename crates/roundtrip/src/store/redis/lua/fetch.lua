@@ -451,6 +451,16 @@ function bring.lanes(first, last)
   return found(PARCEL, slots)
 end
 
+-- lanes
+function bring.under_way(first, last)
+  local counts = {}
+  for i = first, last do
+    counts[#counts + 1] = ARGV[i]
+    counts[#counts + 1] = tostring(redis.call('ZLEXCOUNT', SLOT, '[' .. ARGV[i] .. FIRST8, '[' .. ARGV[i] .. LAST8))
+  end
+  return counts
+end
+
 -- slots
 function bring.parcels(first, last)
   return found(PARCEL, arguments(first, last))
