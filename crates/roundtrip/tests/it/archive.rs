@@ -614,6 +614,8 @@ mod on_postgres {
             ("UPDATE shown SET seq = seq + 1000", "which does not show it"),
             ("UPDATE counted SET requests = requests + 1 WHERE requests > 0", "the counts of live requests"),
             ("UPDATE response SET seq = seq + 100000", "table response belongs to no live request"),
+            ("INSERT INTO ended SELECT * FROM ended LIMIT 1", "of table ended is there more than once"),
+            ("INSERT INTO seen SELECT * FROM seen LIMIT 1", "of table seen is there more than once"),
             ("DELETE FROM parcel", "where no parcel carries it"),
             ("UPDATE numbers SET epoch = 1", "of a start that has not been"),
         ] {

@@ -48,7 +48,7 @@ impl Known {
         }
     }
 
-    fn live(&self) -> u64 {
+    pub(super) fn live(&self) -> u64 {
         self.counted.values().sum()
     }
 

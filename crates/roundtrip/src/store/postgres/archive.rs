@@ -24,6 +24,10 @@ use crate::words::{ItemId, OccurrenceId, Payload, Seq};
 const FAULTS_MAX: usize = 100;
 /// How many rows are compared at a time.
 const ROWS: i64 = 1000;
+/// No block has room for more receipts.
+const BLOCK_RECEIPTS: i64 = 100;
+/// Before all rows of a table.
+const FIRST_PLACE: &str = "(0,0)";
 
 const SNAPSHOT: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY";
 /// Whoever reads all of a table does so in its order, and may take long between two pages.
@@ -49,8 +53,17 @@ SELECT no, grp, id, late, encoding, payload FROM (
     SELECT i.*, sum(length(payload)) OVER (ORDER BY no) - length(payload) AS before
     FROM (SELECT * FROM item WHERE no > $1 ORDER BY no LIMIT $2) i) i
 WHERE before <= $3 ORDER BY no";
-const ENDED_AFTER: &str = "SELECT id, record FROM ended WHERE id > $1 ORDER BY id LIMIT $2";
-const SEEN_AFTER: &str = "SELECT occurrence, record FROM seen WHERE occurrence > $1 ORDER BY occurrence LIMIT $2";
+/// Receipts are in no order but that in which they lie.
+const ENDED_WITHIN: &str = "
+SELECT id, record FROM ended WHERE ctid > $1::text::tid AND ctid < $2::text::tid ORDER BY ctid";
+const SEEN_WITHIN: &str = "
+SELECT occurrence, record FROM seen WHERE ctid > $1::text::tid AND ctid < $2::text::tid ORDER BY ctid";
+/// Where a receipt lies, and where all end.
+const ENDED_AT: &str = "
+SELECT (SELECT max(ctid)::text FROM ended WHERE id = $1), pg_relation_size('ended') / current_setting('block_size')::bigint";
+const SEEN_AT: &str = "
+SELECT (SELECT max(ctid)::text FROM seen WHERE occurrence = $1),
+    pg_relation_size('seen') / current_setting('block_size')::bigint";
 const COLUMNS: &str = "
 SELECT r.seq, r.id, r.route, r.behind, r.key, r.admitted_at, h.lease_until, h.claim, r.forget_at, r.record, r.occurrence
 FROM request r LEFT JOIN held h USING (seq) WHERE r.seq > $1 ORDER BY r.seq LIMIT $2";
@@ -63,6 +76,11 @@ UNION ALL
 UNION ALL
 (SELECT 'queued', q.seq FROM queued q WHERE NOT EXISTS (SELECT FROM request r
     WHERE r.seq = q.seq AND r.route = q.route AND r.turn = q.turn) LIMIT 100)";
+/// No constraint keeps receipts from being there twice.
+const TWICE: &str = "
+(SELECT 'ended', encode(id, 'hex') FROM ended GROUP BY id HAVING count(*) > 1 LIMIT 100)
+UNION ALL
+(SELECT 'seen', encode(occurrence, 'hex') FROM seen GROUP BY occurrence HAVING count(*) > 1 LIMIT 100)";
 const ROUTES: &str = "SELECT name, no, record FROM fixture WHERE kind = 0 ORDER BY name";
 const NOT_QUEUED: &str = "
 SELECT r.seq FROM request r WHERE r.turn IS NOT NULL AND NOT EXISTS (SELECT FROM queued q
@@ -105,8 +123,31 @@ impl PostgresKeeper {
         Ok(PostgresKeeper { server, wire, outside, version, has_mark: false })
     }
 
-    async fn receipts(&mut self, sql: &'static str, after: &[u8], limit: usize) -> Result<Vec<Row>, PgError> {
-        self.wire.query(sql, vec![param(after.to_vec()), param(few(limit))]).await
+    /// The receipts of a table that lie next after one of them, or first.
+    async fn receipts(
+        &mut self,
+        (at, within): (&'static str, &'static str),
+        after: Option<&[u8]>,
+        limit: usize,
+    ) -> Result<Vec<Row>, PgError> {
+        let rows = self.wire.query(at, vec![param(after.unwrap_or_default().to_vec())]).await?;
+        let row = rows.first().ok_or_else(|| Damaged::new("receipts", "no size"))?;
+        let (place, blocks): (Option<&str>, i64) = (row.try_get(0)?, row.try_get(1)?);
+        let mut from = match after {
+            None => FIRST_PLACE.to_owned(),
+            Some(_) => place.ok_or_else(|| Damaged::new("receipts", "the last one that was read is gone"))?.to_owned(),
+        };
+        let mut block = block_of(&from)?;
+        while block < blocks {
+            block += (few(limit) / BLOCK_RECEIPTS).max(1);
+            let to = format!("({block},0)");
+            let found = self.wire.query(within, vec![param(from), param(to.clone())]).await?;
+            if !found.is_empty() {
+                return Ok(found);
+            }
+            from = to;
+        }
+        Ok(Vec::new())
     }
 
     /// Compares the columns that repeat what records say, and tells which request shows what.
@@ -185,6 +226,12 @@ async fn version_of(wire: &mut Wire) -> Result<Vec<u8>, PgError> {
     let rows = wire.query(VERSION, Vec::new()).await?;
     let row = rows.first().ok_or_else(|| Damaged::new("numbers", "no row"))?;
     Ok(row.try_get::<_, String>(0)?.into_bytes())
+}
+
+/// The block of a place in a table, which is written `(block,row)`.
+fn block_of(place: &str) -> Result<i64, Damaged> {
+    let block = place.trim_start_matches('(').split(',').next().unwrap_or_default();
+    block.parse().map_err(|error| Damaged::new("receipts", error))
 }
 
 fn few(count: usize) -> i64 {
@@ -281,21 +328,18 @@ impl Keeper for PostgresKeeper {
         key: Option<ColdKey>,
         limit: usize,
     ) -> Result<Vec<(ColdKey, ColdReceipt)>, PgError> {
-        let after = match key {
-            Some(ColdKey::Occurrence(id)) => id.0.to_vec(),
-            Some(ColdKey::Request(_)) | None => {
-                let id = key.map_or(Vec::new(), |key| match key {
-                    ColdKey::Request(id) => id.0.to_vec(),
-                    ColdKey::Occurrence(_) => Vec::new(),
-                });
-                let rows = self.receipts(ENDED_AFTER, &id, limit).await?;
-                if !rows.is_empty() {
-                    return each(&rows, |row| Ok((ended(row)?, decode("ended", row.try_get(1)?)?)));
-                }
-                Vec::new()
-            }
+        let (id, occurrence) = match &key {
+            Some(ColdKey::Occurrence(occurrence)) => (None, Some(&occurrence.0[..])),
+            Some(ColdKey::Request(id)) => (Some(&id.0[..]), None),
+            None => (None, None),
         };
-        let rows = self.receipts(SEEN_AFTER, &after, limit).await?;
+        if occurrence.is_none() {
+            let rows = self.receipts((ENDED_AT, ENDED_WITHIN), id, limit).await?;
+            if !rows.is_empty() {
+                return each(&rows, |row| Ok((ended(row)?, decode("ended", row.try_get(1)?)?)));
+            }
+        }
+        let rows = self.receipts((SEEN_AT, SEEN_WITHIN), occurrence, limit).await?;
         each(&rows, |row| Ok((seen(row)?, decode("seen", row.try_get(1)?)?)))
     }
 
@@ -340,6 +384,10 @@ impl Keeper for PostgresKeeper {
         for row in self.wire.query(NOT_QUEUED, Vec::new()).await? {
             let record = format!("request number {}", row.try_get::<_, i64>(0)?);
             faults.push(Fault::new(record, "may be handed out, and has no row in table queued"));
+        }
+        for row in self.wire.query(TWICE, Vec::new()).await? {
+            let record = format!("receipt {} of table {}", row.try_get::<_, &str>(1)?, row.try_get::<_, &str>(0)?);
+            faults.push(Fault::new(record, "is there more than once"));
         }
         faults.truncate(FAULTS_MAX);
         Ok(faults)

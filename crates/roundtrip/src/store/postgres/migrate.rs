@@ -23,9 +23,13 @@ pub(super) struct Step {
 }
 
 /// The steps; a schema's version is how many of them it has seen.
-const STEPS: [Step; 1] = [Step { sql: include_str!("schema/0001.sql"), needs: 1 }];
+const STEPS: [Step; 2] = [
+    Step { sql: include_str!("schema/0001.sql"), needs: 1 },
+    // Older programs put receipts by a constraint that is gone.
+    Step { sql: include_str!("schema/0002.sql"), needs: 2 },
+];
 /// The version of the schema that this program knows.
-pub(super) const KNOWN: i32 = 1;
+pub(super) const KNOWN: i32 = 2;
 const _: () = assert!(STEPS.len() == KNOWN as usize);
 
 /// Which lock migrations of all schemas take.
@@ -104,10 +108,15 @@ mod tests {
         sql: "ALTER TABLE live ADD COLUMN note text; ALTER TABLE ended ADD COLUMN note text; \
               ALTER TABLE numbers ADD COLUMN notes bigint NOT NULL DEFAULT 0; CREATE INDEX live_note ON live (note); \
               CREATE TABLE note (seq bigint PRIMARY KEY)",
-        needs: 1,
+        needs: KNOWN,
     };
     /// And one that they would break.
-    const CHANGES: Step = Step { sql: "ALTER TABLE live ALTER COLUMN priority_note TYPE integer", needs: 3 };
+    const CHANGES: Step = Step { sql: "ALTER TABLE live ALTER COLUMN priority_note TYPE integer", needs: KNOWN + 2 };
+
+    /// The steps of a version to come.
+    fn steps(next: &[Step]) -> Vec<Step> {
+        [&STEPS, next].concat()
+    }
 
     async fn admits(store: &PostgresStore, numbers: std::ops::Range<u64>) -> Result<(), StoreError> {
         for n in numbers {
@@ -144,7 +153,7 @@ mod tests {
         let older = open();
         older.apply_one(Define { route: samples::route(), policy: samples::policy() }).await.unwrap();
         let newer = open();
-        let next = [STEPS[0], ADDS];
+        let next = steps(&[ADDS]);
         let (upgraded, worked) = tokio::join!(migrated_by(&next, &newer), admits(&older, 1..60));
         upgraded.unwrap();
         worked.unwrap();
@@ -155,15 +164,34 @@ mod tests {
         migrated_by(&next, &newer).await.unwrap();
 
         let breaking = Step { sql: "ALTER TABLE note ADD COLUMN text text", ..CHANGES };
-        migrated_by(&[STEPS[0], ADDS, breaking], &newer).await.unwrap();
-        let refused = |error: StoreError, version: u32| {
-            let newer = matches!(error, StoreError::NewerFormat { found: 3, known, .. } if known == version);
+        migrated_by(&steps(&[ADDS, breaking]), &newer).await.unwrap();
+        let refused = |error: StoreError, version: i32| {
+            let told = |found: u32, known: u32| (i64::from(found), i64::from(known));
+            let is_told = (i64::from(KNOWN + 2), i64::from(version));
+            let newer = matches!(error, StoreError::NewerFormat { found, known, .. } if told(found, known) == is_told);
             assert!(newer && error.to_string().contains("use the newer version"), "{error}");
         };
-        refused(admits(&older, 70..71).await.unwrap_err(), 1);
-        refused(older.counts().await.unwrap_err(), 1);
-        refused(open().start().await.unwrap_err(), 1);
-        refused(migrated_by(&next, &newer).await.unwrap_err(), 2);
+        refused(admits(&older, 70..71).await.unwrap_err(), KNOWN);
+        refused(older.counts().await.unwrap_err(), KNOWN);
+        refused(open().start().await.unwrap_err(), KNOWN);
+        refused(migrated_by(&next, &newer).await.unwrap_err(), KNOWN + 1);
+    }
+
+    /// A store of the first version, with receipts, is brought to this one, and still knows what has ended.
+    #[tokio::test]
+    async fn a_store_of_the_first_version_goes_on() {
+        let server = PostgresServer::start(&[PostgresServer::UNSYNCED]).unwrap();
+        let open = || PostgresStore::new(&server.url("first"), Options::default()).unwrap();
+        let first = open();
+        let mut wire = first.server.connect().await.unwrap();
+        migrate_by(&STEPS[..1], &mut wire, "here", "first").await.unwrap();
+        let ended = "INSERT INTO ended (id, until, record) SELECT sha256(n::text::bytea), n, '\\x00' \
+                     FROM generate_series(1, 3) n";
+        wire.run(ended).await.unwrap();
+        first.start().await.unwrap();
+        assert_eq!(current(&mut wire).await.unwrap(), KNOWN);
+        let rows = wire.query("SELECT FROM ended WHERE id = sha256('2')", Vec::new()).await.unwrap();
+        assert_eq!(rows.len(), 1);
     }
 
     /// A step that fails leaves everything as it was.
@@ -173,10 +201,10 @@ mod tests {
         let store = PostgresStore::new(&server.url("undone"), Options::default()).unwrap();
         store.start().await.unwrap();
         let mut wire = store.server.connect().await.unwrap();
-        let failed = migrate_by(&[STEPS[0], ADDS, CHANGES], &mut wire, "here", "undone").await.unwrap_err();
+        let failed = migrate_by(&steps(&[ADDS, CHANGES]), &mut wire, "here", "undone").await.unwrap_err();
         assert!(failed.to_string().contains("priority_note"), "{failed}");
         wire.run("ROLLBACK").await.unwrap();
-        assert_eq!(current(&mut wire).await.unwrap(), 1);
+        assert_eq!(current(&mut wire).await.unwrap(), KNOWN);
         store.apply_one(Define { route: samples::route(), policy: samples::policy() }).await.unwrap();
     }
 }

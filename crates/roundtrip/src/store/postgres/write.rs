@@ -31,11 +31,11 @@ WITH counts AS (
 UPDATE numbers SET seq = $1, entry = $2, receipt = $3, item = $4, grp = $5, journal_floor = $6, fixtures = $7,
     mark = $11, tick = CASE WHEN tick = $12 AND mark = $13
         AND coalesce(abs((extract(epoch FROM clock_timestamp()) * 1000)::bigint - $14) <= $15, true)
-        AND NOT EXISTS (SELECT FROM unnest($16::bytea[]) n(id) JOIN live USING (id))
         AND NOT EXISTS (SELECT FROM unnest($16::bytea[]) n(id) JOIN ended USING (id))
-        AND NOT EXISTS (SELECT FROM unnest($17::bytea[]) n(occurrence) JOIN live USING (occurrence))
-        AND NOT EXISTS (SELECT FROM unnest($17::bytea[]) n(occurrence) JOIN shown USING (occurrence))
         AND NOT EXISTS (SELECT FROM unnest($17::bytea[]) n(occurrence) JOIN seen USING (occurrence))
+        AND NOT EXISTS (SELECT FROM unnest($18::bytea[]) n(id) JOIN live USING (id))
+        AND NOT EXISTS (SELECT FROM unnest($19::bytea[]) n(occurrence) JOIN live USING (occurrence))
+        AND NOT EXISTS (SELECT FROM unnest($19::bytea[]) n(occurrence) JOIN shown USING (occurrence))
         THEN tick + 1 END
 RETURNING (extract(epoch FROM clock_timestamp()) * 1000)::bigint";
 const PUT_FIXTURES: &str = "
@@ -90,17 +90,15 @@ INSERT INTO shown (occurrence, seq) SELECT * FROM unnest($1::bytea[], $2::bigint
 ON CONFLICT (occurrence) DO UPDATE SET seq = excluded.seq";
 const DELETE_SHOWN: &str = "DELETE FROM shown WHERE occurrence = ANY($1::bytea[])";
 const PUT_ENDED: &str = "
-INSERT INTO ended (id, until, record) SELECT * FROM unnest($1::bytea[], $2::bigint[], $3::bytea[])
-ON CONFLICT (id) DO UPDATE SET until = excluded.until, record = excluded.record";
+INSERT INTO ended (id, until, record) SELECT * FROM unnest($1::bytea[], $2::bigint[], $3::bytea[])";
 const COPY_ENDED: &str = "COPY ended (id, until, record) FROM STDIN (FORMAT binary)";
-const DELETE_ENDED: &str = "DELETE FROM ended WHERE id = ANY($1::bytea[])";
+const DELETE_ENDED: &str = "DELETE FROM ended e USING unnest($1::bytea[]) n(id) WHERE e.id = n.id";
 const PUT_SEEN: &str = "
 INSERT INTO seen (occurrence, until, origin, height, record)
-SELECT * FROM unnest($1::bytea[], $2::bigint[], $3::integer[], $4::bigint[], $5::bytea[])
-ON CONFLICT (occurrence) DO UPDATE
-SET until = excluded.until, origin = excluded.origin, height = excluded.height, record = excluded.record";
+SELECT * FROM unnest($1::bytea[], $2::bigint[], $3::integer[], $4::bigint[], $5::bytea[])";
 const COPY_SEEN: &str = "COPY seen (occurrence, until, origin, height, record) FROM STDIN (FORMAT binary)";
-const DELETE_SEEN: &str = "DELETE FROM seen WHERE occurrence = ANY($1::bytea[])";
+const DELETE_SEEN: &str =
+    "DELETE FROM seen s USING unnest($1::bytea[]) n(occurrence) WHERE s.occurrence = n.occurrence";
 const PUT_PARCELS: &str = "
 INSERT INTO parcel (lane, nonce, deliveries, record)
 SELECT * FROM unnest($1::integer[], $2::bigint[], $3::bytea[], $4::bytea[])
@@ -184,14 +182,17 @@ pub(super) fn writes_if<'a>(
     mark: i64,
 ) -> Result<Vec<Call<'a>>, Damaged> {
     let Some(numbers) = &changes.numbers else { return Ok(Vec::new()) };
+    let Assumed { ids, occurrences, has_all_live } = &expected.assumed;
     let mut params = number_columns(numbers, changes, mark);
     params.extend([
         param(expected.tick.number),
         param(expected.tick.mark),
         param(expected.now.map(time)),
         param(LATE_MAX_MS),
-        column(&expected.assumed.ids, |id| &id.0[..]),
-        column(&expected.assumed.occurrences, |occurrence| &occurrence.0[..]),
+        column(ids, |id| &id.0[..]),
+        column(occurrences, |occurrence| &occurrence.0[..]),
+        column(ids.iter().filter(|_| !has_all_live), |id| &id.0[..]),
+        column(occurrences.iter().filter(|_| !has_all_live), |occurrence| &occurrence.0[..]),
     ]);
     let mut calls = vec![Call::new(PUT_NUMBERS_IF, params)];
     calls.extend(write_rows(changes, newest_epoch)?);
@@ -446,30 +447,29 @@ fn payloads<'a>(all: impl Iterator<Item = &'a Payload>) -> (Param<'a>, Param<'a>
 fn write_receipts<'a>(calls: &mut Vec<Call<'a>>, changes: &'a Changes<'_>) -> Result<(), Damaged> {
     let of_id = |put: &&PutReceipt<'_>| matches!(put.key, ColdKey::Request(_));
     let (ended, seen): (Vec<&PutReceipt<'_>>, Vec<_>) = changes.receipts.iter().partition(of_id);
-    for (receipts, write) in [(ended, write_ended as WriteReceipts<'a>), (seen, write_seen)] {
-        let (new, other): (Vec<&PutReceipt<'_>>, Vec<_>) = receipts.into_iter().partition(|put| put.is_new);
-        for (receipts, are_new) in [(new, true), (other, false)] {
-            if !receipts.is_empty() {
-                calls.push(write(&receipts, are_new && receipts.len() >= COPY_MIN)?);
-            }
-        }
-    }
+    // Where one may be, it makes room.
+    let replaced = changes.receipts.iter().filter(|put| !put.is_new).map(|put| put.key);
     let (ids, occurrences): (Vec<&ColdKey>, Vec<_>) =
-        changes.forgotten.iter().partition(|key| matches!(key, ColdKey::Request(_)));
+        changes.forgotten.iter().copied().chain(replaced).partition(|key| matches!(key, ColdKey::Request(_)));
     for (sql, keys) in [(DELETE_ENDED, ids), (DELETE_SEEN, occurrences)] {
         if !keys.is_empty() {
             calls.push(Call::new(sql, vec![column(keys, key_bytes)]));
         }
     }
+    for (receipts, write) in [(ended, write_ended as WriteReceipts<'a>), (seen, write_seen)] {
+        if !receipts.is_empty() {
+            calls.push(write(&receipts)?);
+        }
+    }
     Ok(())
 }
 
-/// Writes receipts of one kind; new ones may be copied.
-type WriteReceipts<'a> = fn(&[&'a PutReceipt<'_>], bool) -> Result<Call<'a>, Damaged>;
+/// Writes receipts of one kind.
+type WriteReceipts<'a> = fn(&[&'a PutReceipt<'_>]) -> Result<Call<'a>, Damaged>;
 
-fn write_ended<'a>(receipts: &[&'a PutReceipt<'_>], copied: bool) -> Result<Call<'a>, Damaged> {
+fn write_ended<'a>(receipts: &[&'a PutReceipt<'_>]) -> Result<Call<'a>, Damaged> {
     let records = records(receipts)?;
-    if copied {
+    if receipts.len() >= COPY_MIN {
         let mut rows = Rows::<3>::with_room(receipts.len() * ROW_BYTES);
         for (put, record) in receipts.iter().zip(&records) {
             rows.push([&key_bytes(put.key), &time(put.receipt.until()), &&record[..]]);
@@ -480,7 +480,7 @@ fn write_ended<'a>(receipts: &[&'a PutReceipt<'_>], copied: bool) -> Result<Call
     Ok(Call::new(PUT_ENDED, vec![keys, column(receipts, |put| time(put.receipt.until())), param(records)]))
 }
 
-fn write_seen<'a>(receipts: &[&'a PutReceipt<'_>], copied: bool) -> Result<Call<'a>, Damaged> {
+fn write_seen<'a>(receipts: &[&'a PutReceipt<'_>]) -> Result<Call<'a>, Damaged> {
     let records = records(receipts)?;
     let origin = |put: &PutReceipt<'_>| match put.receipt {
         ColdReceipt::Seen { origin, .. } => *origin,
@@ -489,7 +489,7 @@ fn write_seen<'a>(receipts: &[&'a PutReceipt<'_>], copied: bool) -> Result<Call<
     let until = |put: &PutReceipt<'_>| origin(put).is_none().then(|| time(put.receipt.until()));
     let chain = |put: &PutReceipt<'_>| origin(put).map(|(origin, _)| i32::from(origin.0));
     let height = |put: &PutReceipt<'_>| origin(put).map(|(_, height)| int(height.0));
-    if copied {
+    if receipts.len() >= COPY_MIN {
         let mut rows = Rows::<5>::with_room(receipts.len() * ROW_BYTES);
         for (put, record) in receipts.iter().zip(&records) {
             rows.push([&key_bytes(put.key), &until(put), &chain(put), &height(put), &&record[..]]);
