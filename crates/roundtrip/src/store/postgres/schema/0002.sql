@@ -1,5 +1,5 @@
--- Ids and occurrences are hashes, which no statement wants in order: an index by hash has short entries, and takes
--- about half the time to search and to add to. It cannot keep receipts from being there twice, so a tick takes away
+-- Ids and occurrences are hashes, which no statement wants in order: an index by hash has short entries, and no
+-- order to keep. It cannot keep receipts from being there twice, so a tick takes away
 -- what it does not know to be absent before it puts one.
 
 DROP INDEX live_id;
