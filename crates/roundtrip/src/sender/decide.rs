@@ -111,6 +111,8 @@ pub(super) enum Fault {
 pub(super) struct Plan {
     /// The outside has used slots that the store knows nothing of.
     pub(super) observe: Option<Nonce>,
+    /// The outside has used up all slots below, and nothing of ours is among them.
+    pub(super) settled: Option<Nonce>,
     pub(super) settles: Vec<(Nonce, ParcelStage, Sight)>,
     /// Bytes that were mined for a slot, and that the store forgot.
     pub(super) adopt: Vec<(Nonce, SignedAttempt)>,
@@ -152,7 +154,8 @@ pub(super) fn decide(
     now: UnixMs,
 ) -> Plan {
     let observe = Some(seen.pending).filter(|&pending| pending > lane.next);
-    let mut plan = Plan { observe, adopt: seen.forgotten.clone(), ..Plan::default() };
+    let settled = Some(seen.settled.min(lane.next)).filter(|&below| used_by_others(lane, below));
+    let mut plan = Plan { observe, settled, adopt: seen.forgotten.clone(), ..Plan::default() };
     let mined: HashMap<Nonce, &Mined> = seen.mined.iter().map(|mined| (mined.nonce, mined)).collect();
     for parcel in &lane.parcels {
         match sight(parcel, mined.get(&parcel.nonce).copied(), seen) {
@@ -191,6 +194,11 @@ pub(super) fn decide(
         plan.fill = ripe.take(FILLS_MAX).collect();
     }
     plan
+}
+
+/// Whether the store knows less than that all slots below are used up. Of its own parcels, their ends tell.
+fn used_by_others(lane: &LaneView, below: Nonce) -> bool {
+    below > lane.settled && lane.parcels.first().is_none_or(|lowest| lowest.nonce >= below)
 }
 
 /// The slots that were passed over and that nothing in a block uses, with since when that

@@ -440,6 +440,7 @@ impl Sender {
             ops.push(order(Order::Funded));
         }
         ops.extend(plan.observe.map(|outside_next| order(Order::Observe { outside_next })));
+        ops.extend(plan.settled.map(|below| order(Order::Settled { below })));
         if plan.took_back && !paused {
             tracing::error!(lane = %lane.name, "{TOOK_BACK}");
             ops.push(order(Order::Pause { reason: TOOK_BACK.into() }));

@@ -422,6 +422,12 @@ pub enum Order {
         /// The next slot that is free outside.
         outside_next: Nonce,
     },
+    /// What the outside shows to be used up beyond any reorg: none of these slots is a gap, whoever
+    /// used it. Slots that the lane never gave out stay as they are.
+    Settled {
+        /// Every slot below.
+        below: Nonce,
+    },
     /// Every slot used outside was matched to deliveries; the stopped lane goes on from here. One
     /// that is not stopped refuses slots beyond its own: what nobody has used would be filled.
     Reconcile {

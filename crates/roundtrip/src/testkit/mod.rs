@@ -115,6 +115,7 @@ macro_rules! conformance {
                 an_answer_that_nobody_wants_any_longer_settles
                 a_lane_obeys_its_orders
                 a_gap_is_filled_once
+                what_others_used_up_is_no_gap
                 gaps_are_filled_as_the_lane_lets
                 a_fill_may_go_beyond_the_window
                 a_cancel_is_a_wish

@@ -698,6 +698,7 @@ impl World {
             1 => Order::Quarantine { for_ms: dice.roll(2000) },
             2 => Order::Observe { outside_next: further(dice) },
             3 => Order::Open { destination: destination(), window: 2 + dice.roll_as::<u32>(4), first: Nonce(0) },
+            6 if dice.one_in(2) => Order::Settled { below: Nonce(dice.roll(next.0 + 2)) },
             4 | 5 => Order::Reconcile { outside_next: further(dice) },
             _ => Order::Resume,
         };

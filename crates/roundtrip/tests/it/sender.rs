@@ -689,6 +689,21 @@ async fn a_strict_destination_fills_gaps_with_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_an_account_did_before_it_was_a_lane_is_no_gap() {
+    let scene = Scene::new(&["a"]).await;
+    for _ in 0..3 {
+        scene.chain.use_slot(&lane_named("a"));
+        scene.chain.mine();
+    }
+    scene.blocks(10).await;
+    let running = scene.start("one");
+    scene.blocks(1).await;
+    let view = scene.lane("a").await;
+    assert_eq!((view.next, view.settled, view.under_way), (Nonce(3), Nonce(3), 0));
+    running.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_outsider_who_leaves_a_slot_leaves_no_gap() {
     let scene = Scene::new(&["a"]).await;
     let running = scene.start("one");

@@ -253,6 +253,28 @@ fn slots_that_were_passed_over_are_filled_when_they_stay_empty() {
     }
 }
 
+/// A lane whose next slot is 9, with these parcels, of which these slots are settled in the store; and
+/// what it learns from an outside that has used up these.
+#[test]
+fn what_others_used_up_is_remembered_and_what_is_ours_is_told_by_its_end() {
+    type Case = (&'static str, &'static [u64], u64, u64, Option<u64>);
+    let cases: [Case; 7] = [
+        ("before the lane was opened", &[], 0, 7, Some(7)),
+        ("all of it", &[], 0, 9, Some(9)),
+        ("never more than was given out", &[], 0, 12, Some(9)),
+        ("below our own", &[7, 8], 0, 7, Some(7)),
+        ("our own among them", &[6, 8], 0, 7, None),
+        ("known already", &[8], 7, 7, None),
+        ("an answer from behind", &[8], 7, 5, None),
+    ];
+    for (name, parcels, settled, outside, told) in cases {
+        let parcels = parcels.iter().map(|&nonce| parcel(nonce, ParcelStage::Assigned, None)).collect();
+        let lane = LaneView { settled: Nonce(settled), next: Nonce(9), ..lane(parcels, LaneStatus::Active) };
+        let plan = decide(&lane, &seen(20, [outside; 3], vec![]), &Memory::default(), |_| PATIENCE, NOW);
+        assert_eq!(plan.settled, told.map(Nonce), "{name}");
+    }
+}
+
 #[test]
 fn filling_is_bounded_and_never_ahead_of_the_store() {
     let wide = LaneView { next: Nonce(u64::MAX), ..lane(Vec::new(), LaneStatus::Active) };

@@ -94,11 +94,14 @@ impl Machine {
         if let Order::Cancel { nonce, then } = op.order {
             return self.wish_cancel(disk, no, nonce, then);
         }
+        if let Order::Settled { below } = op.order {
+            return Ok(self.settle_below(no, below));
+        }
         let now = self.now;
         let lane = self.lane_mut(no);
         let (next, stopped) = (lane.next, lane.status == LaneStatus::Stopped);
         let status = match op.order {
-            Order::Open { .. } | Order::Cancel { .. } => lane.status.clone(),
+            Order::Open { .. } | Order::Cancel { .. } | Order::Settled { .. } => lane.status.clone(),
             Order::Observe { outside_next } if outside_next > next => LaneStatus::Stopped,
             Order::Observe { .. } => lane.status.clone(),
             // Slots that were used outside are never used again; slots that the store
@@ -150,6 +153,18 @@ impl Machine {
         self.lanes.push(lane);
         self.dirty_lanes.insert(no);
         Ok(Outcome::Applied(effect))
+    }
+
+    /// Remembers what the outside shows to be used up; it never falls back.
+    fn settle_below(&mut self, no: LaneNo, below: Nonce) -> Outcome {
+        let lane = self.lane_mut(no);
+        let (effect, settled) = (Effect::Lane(lane.status.clone()), lane.settled.max(below.min(lane.next)));
+        if settled == lane.settled {
+            return Outcome::Duplicate(effect);
+        }
+        lane.settled = settled;
+        self.dirty_lanes.insert(no);
+        Outcome::Applied(effect)
     }
 
     /// Notes that a parcel is no longer wanted, for its sender to act on.

@@ -439,6 +439,33 @@ pub async fn a_gap_is_filled_once(mut bench: Bench) {
     bench.expect(&[(1, StateKind::Settled), (3, StateKind::Settled)]).await;
 }
 
+/// What others used up is no gap: it is remembered, takes nothing, and touches nothing of ours.
+pub async fn what_others_used_up_is_no_gap(mut bench: Bench) {
+    bench.define(policy()).await;
+    let owner = bench.open_lane(8).await;
+    bench.assigned(owner, 0, 1).await;
+    bench.pass_over(5).await;
+    let active = || Effect::Lane(LaneStatus::Active);
+    let steps = [
+        (3, Outcome::Applied(active()), 3),
+        (3, Outcome::Duplicate(active()), 3),
+        (1, Outcome::Duplicate(active()), 3),
+        // What was never given out may be another's, or forgotten: that is for `Observe`.
+        (9, Outcome::Applied(active()), 5),
+    ];
+    for (below, outcome, settled) in steps {
+        let told = order(Order::Settled { below: Nonce(below) });
+        assert_eq!(bench.apply(told).await, outcome, "{below}");
+        bench.restart().await;
+        let view = lane_view(&bench).await;
+        assert_eq!((view.settled, view.next, view.under_way), (Nonce(settled), Nonce(5), 1), "{below}");
+        let below = parcel(&[], signed(7, Cancel));
+        let refused = bench.apply(fill(owner, settled - 1, below)).await;
+        assert_eq!(refused, Outcome::Stale(Stale::Nonce { next: Nonce(5) }), "slot {}", settled - 1);
+    }
+    bench.expect(&[(1, StateKind::Assigned)]).await;
+}
+
 /// Answers go onto gaps of active lanes alone; nothing goes onto those of a stopped one.
 pub async fn gaps_are_filled_as_the_lane_lets(mut bench: Bench) {
     bench.define(policy()).await;
