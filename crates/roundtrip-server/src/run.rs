@@ -136,9 +136,19 @@ async fn with_doors(
         let routes = plan.routes.iter().map(|(name, route)| (name.clone(), route.intake())).collect();
         let outside = Outside::of(&config.store.url, Some(plan));
         let (rebuilds, followers, senders) = (relay.rebuilds(), relay.followers(), relay.senders());
-        let (calls, tools, history) = (plan.calls(), telemetry.tools(), History::default());
-        let premises =
-            Premises { routes, rebuilds, followers, senders, tools, outside, calls, history: history.clone() };
+        let (calls, tools, history) = (plan.calls(), telemetry.tools(), History::keeping(plan.kept()));
+        let premises = Premises {
+            routes,
+            rebuilds,
+            followers,
+            senders,
+            tools,
+            outside,
+            calls,
+            deliveries: plan.deliveries(),
+            explorer: plan.explorer(),
+            history: history.clone(),
+        };
         if api.is_some() {
             let journal = store.clone();
             relay = relay.station("history", move |shutdown| history.follow(journal, shutdown));

@@ -17,6 +17,7 @@
 //! the block's bloom. A log that carries the event's topic and cannot be decoded
 //! is a dead letter with its reason; the rest goes on.
 
+mod asked;
 mod event;
 pub(crate) mod limits;
 mod live;
@@ -29,6 +30,7 @@ mod source;
 mod subscription;
 mod watch;
 
+pub use asked::Asked;
 pub use event::{AbiError, BadDeadline, BadFilter, BadSignature, EventSignature};
 pub use mempool::Mempool;
 pub use probe::Trouble;

@@ -156,6 +156,15 @@ impl Node {
         Ok(logs)
     }
 
+    /// The logs of a transaction, and in which block it is.
+    pub(super) async fn logs_of(&self, transaction: B256) -> Result<Option<(Height, Vec<WireLog>)>, CallError> {
+        let receipt: Option<WireMined> = self.endpoint.rpc.call("eth_getTransactionReceipt", [transaction]).await?;
+        Ok(receipt.map(|WireMined { block_number, mut logs }| {
+            logs.sort_by_key(|log| log.log_index);
+            (Height(block_number.to()), logs)
+        }))
+    }
+
     async fn receipts(&self, header: &Header) -> Result<Vec<WireReceipt>, CallError> {
         let number = U64::from(header.at.height.0);
         let receipts: Option<Vec<WireReceipt>> = match self.endpoint.rpc.call("eth_getBlockReceipts", [number]).await {
@@ -200,5 +209,12 @@ struct WireBlock {
 
 #[derive(Debug, Deserialize)]
 struct WireReceipt {
+    logs: Vec<WireLog>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct WireMined {
+    block_number: U64,
     logs: Vec<WireLog>,
 }

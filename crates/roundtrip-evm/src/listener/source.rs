@@ -55,7 +55,7 @@ pub struct BadQuorum {
 }
 
 /// What is asked of one node.
-type Asked<'a, T> = Pin<Box<dyn Future<Output = Result<T, CallError>> + Send + 'a>>;
+pub(super) type Asking<'a, T> = Pin<Box<dyn Future<Output = Result<T, CallError>> + Send + 'a>>;
 
 impl EvmSource {
     /// What would keep a listener from its work, found out by asking every node, with one
@@ -123,12 +123,12 @@ impl EvmSource {
     }
 
     /// The nodes, those first that did well lately.
-    fn in_order(&self) -> Vec<&Arc<Node>> {
+    pub(super) fn in_order(&self) -> Vec<&Arc<Node>> {
         by_health(self.nodes.iter().map(|node| &node.endpoint)).into_iter().map(|at| &self.nodes[at]).collect()
     }
 
     /// One node's answer, which is held for or against it.
-    async fn one<'a, T>(&self, node: &'a Node, asked: impl Fn(&'a Node) -> Asked<'a, T>) -> Result<T, NodeError> {
+    async fn one<'a, T>(&self, node: &'a Node, asked: impl Fn(&'a Node) -> Asking<'a, T>) -> Result<T, NodeError> {
         let answer = match node.endpoint.on_chain(self.chain_id).await {
             Ok(()) => asked(node).await.map_err(|error| node.endpoint.failed(error)),
             Err(error) => Err(error),
@@ -139,10 +139,10 @@ impl EvmSource {
 
     /// The answer of the first of these nodes that has one. A range is read from one node
     /// alone: what two have read does not make one range.
-    async fn first<'a, T>(
+    pub(super) async fn first<'a, T>(
         &self,
         nodes: Vec<&'a Arc<Node>>,
-        asked: impl Fn(&'a Node) -> Asked<'a, T>,
+        asked: impl Fn(&'a Node) -> Asking<'a, T>,
     ) -> Result<T, SourceError> {
         let mut failures = Vec::new();
         for node in nodes {
@@ -155,7 +155,7 @@ impl EvmSource {
     }
 
     /// The answers of all nodes that have one, with their places.
-    async fn all<'a, T>(&'a self, asked: impl Fn(&'a Node) -> Asked<'a, T>) -> Result<Vec<(usize, T)>, SourceError> {
+    async fn all<'a, T>(&'a self, asked: impl Fn(&'a Node) -> Asking<'a, T>) -> Result<Vec<(usize, T)>, SourceError> {
         let answers = join_all(self.nodes.iter().map(|node| self.one(node, &asked))).await;
         let (mut answered, mut failures) = (Vec::new(), Vec::new());
         for (at, answer) in answers.into_iter().enumerate() {
@@ -224,6 +224,11 @@ impl EvmSource {
             SourceBlock { at: header.at, parent: header.parent, time: header.time, requests, answered }
         };
         read.into_iter().map(block).collect()
+    }
+
+    /// What the logs of one transaction ask for.
+    pub(super) fn asks(&self, logs: &[WireLog]) -> Vec<NewRequest> {
+        self.shown(logs, &mut Json::default()).0
     }
 
     /// What the logs of a block ask for, and what they show to be answered.

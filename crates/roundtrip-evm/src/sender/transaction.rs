@@ -4,12 +4,14 @@ use alloy::consensus::transaction::SignerRecoverable;
 use alloy::consensus::{SignableTransaction, Transaction, TxEip1559, TxEnvelope, TxLegacy};
 use alloy::eips::eip2718::{Decodable2718, Encodable2718};
 use alloy::network::TxSigner;
-use alloy::primitives::{Address, Bytes, Signature, TxKind, U256};
+use alloy::primitives::{Address, B256, Bytes, Signature, TxKind, U256};
+use alloy::rpc::types::Transaction as Shown;
 use roundtrip::sender::{AttemptKind, SignedAttempt};
 use roundtrip::words::{AttemptHash, Nonce};
 
 use super::call::Call;
 use super::fees::Fees;
+use crate::rpc::{CallError, Rpc};
 
 /// How a chain wants its fees told; it stays the same for all attempts of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -111,6 +113,23 @@ pub struct Signed {
 }
 
 impl Signed {
+    /// What a transaction says that the chain knows; nothing if it knows none of this hash, or
+    /// if it creates a contract.
+    pub async fn fetch(rpc: &Rpc, hash: AttemptHash) -> Result<Option<Signed>, CallError> {
+        let shown: Option<Shown> = rpc.call("eth_getTransactionByHash", [B256::from(hash.0)]).await?;
+        Ok(shown.and_then(|shown| {
+            let most = shown.max_fee_per_gas();
+            Some(Signed {
+                to: shown.to()?,
+                value: shown.value(),
+                data: shown.input().clone(),
+                gas: shown.gas_limit(),
+                fee_most: most,
+                fee_tip: shown.max_priority_fee_per_gas().unwrap_or(most),
+            })
+        }))
+    }
+
     /// Reads an attempt of an EVM chain; nothing of other bytes.
     pub fn read(attempt: &SignedAttempt) -> Option<Signed> {
         let Draft { call: Call { to, data, value }, gas, fees, .. } = Draft::read(attempt).ok()?;

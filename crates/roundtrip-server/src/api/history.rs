@@ -1,10 +1,9 @@
-//! What the journal told over time, what ended lately, and which requests a transaction carried.
+//! What the journal told over time, and what ended lately.
 
 use axum::Json;
 use axum::extract::rejection::QueryRejection;
-use axum::extract::{Path, Query, State};
-use roundtrip::store::ReadExt;
-use roundtrip::words::{AttemptHash, RequestId, RouteName};
+use axum::extract::{Query, State};
+use roundtrip::words::RouteName;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
@@ -53,12 +52,14 @@ pub(super) struct WireHistory {
     pub assigned: Vec<u32>,
     /// Whose transaction came into a block.
     pub included: Vec<u32>,
-    /// That are done: at their route's depth, or delivered.
+    /// That are done: at their route's depth, delivered, or kept for whoever asks.
     pub settled: Vec<u32>,
     /// Failures that are tried again.
     pub failed: Vec<u32>,
     /// That became dead letters.
     pub died: Vec<u32>,
+    /// Of those that are done, the ones whose answer is kept for whoever asks: nobody is sent it.
+    pub kept: Vec<u32>,
     /// Half of those that settled took no longer from their admission, in milliseconds, within an eighth.
     pub half_ms: Vec<Option<u64>>,
     /// 99 of 100 of them took no longer.
@@ -99,6 +100,7 @@ pub(super) async fn history(
         settled: column(Step::Settled),
         failed: column(Step::Failed),
         died: column(Step::Died),
+        kept: column(Step::Kept),
         step_ms: table.step_ms,
         from_ms: table.from_ms,
         half_ms: table.half_ms,
@@ -165,56 +167,4 @@ pub(super) async fn ended(
         ended_at_ms: ended.at.0,
     });
     Ok(Json(WireEnds { requests: requests.collect() }))
-}
-
-/// What a transaction carries.
-#[derive(Clone, Debug, Serialize, ToSchema)]
-pub(super) struct WireTransaction {
-    /// Its hash.
-    pub hash: String,
-    /// The lane that it is of, while its slot is not final.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub lane: Option<String>,
-    /// Its slot.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub nonce: Option<u64>,
-    /// The requests whose answers it carries.
-    pub requests: Vec<String>,
-}
-
-/// The requests whose answers a transaction carries.
-///
-/// Every signed attempt is known while its slot is not final; afterwards the one that was mined,
-/// as long as this process remembers it.
-#[utoipa::path(
-    get, path = "/v1/transactions/{hash}", tag = "watch",
-    params(("hash" = String, Path, description = "The transaction's hash.")),
-    responses(
-        (status = 200, description = "What it carries.", body = WireTransaction),
-        Problem,
-    ),
-)]
-pub(super) async fn transaction(
-    State(api): State<Api>,
-    Path(hash): Path<String>,
-) -> Result<Json<WireTransaction>, Problem> {
-    let attempt: AttemptHash = hash.strip_prefix("0x").unwrap_or(&hash).parse()?;
-    let found = |requests: &[RequestId], slot: Option<(String, u64)>| {
-        let (lane, nonce) = slot.unzip();
-        let requests = requests.iter().map(ToString::to_string).collect();
-        Ok(Json(WireTransaction { hash: format!("0x{attempt}"), lane, nonce, requests }))
-    };
-    for lane in api.store.lanes().await? {
-        let Some(lane) = api.store.lane(lane.name).await? else { continue };
-        let carries = lane.parcels.iter().find(|parcel| parcel.attempts.iter().any(|one| one.hash == attempt));
-        if let Some(parcel) = carries {
-            return found(&parcel.deliveries, Some((lane.name.to_string(), parcel.nonce.0)));
-        }
-    }
-    match api.premises.history.book().carried_by(&attempt) {
-        [] => Err(Problem::not_found(format!(
-            "no transaction 0x{attempt} is known here: it is of somebody else, or so old that it is forgotten"
-        ))),
-        requests => found(requests, None),
-    }
 }

@@ -206,7 +206,7 @@ impl WireParcel {
 }
 
 impl WireSigned {
-    fn of(signed: &Signed, call: Option<&ContractCall>) -> WireSigned {
+    pub(super) fn of(signed: &Signed, call: Option<&ContractCall>) -> WireSigned {
         let (function, arguments) = call.and_then(|call| call.read(signed.to, &signed.data)).unzip();
         WireSigned {
             to: signed.to.to_string(),

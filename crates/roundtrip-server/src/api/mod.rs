@@ -13,6 +13,7 @@ mod bodies;
 mod body;
 mod dashboard;
 pub(crate) mod dead;
+pub(crate) mod explore;
 mod history;
 pub(crate) mod lanes;
 pub(crate) mod listeners;
@@ -121,6 +122,10 @@ pub struct Premises {
     pub outside: Outside,
     /// What is called at each destination of transactions: by it their bytes are read.
     pub calls: BTreeMap<String, ContractCall>,
+    /// How each destination's answers go out, in one word.
+    pub deliveries: BTreeMap<String, &'static str>,
+    /// Where transactions are looked up.
+    pub explorer: explore::Explorer,
     /// What the journal told.
     pub history: History,
 }
@@ -253,7 +258,7 @@ impl Api {
             .routes(routes!(watch::metrics))
             .routes(routes!(history::history))
             .routes(routes!(history::ended))
-            .routes(routes!(history::transaction))
+            .routes(routes!(explore::transaction))
             .routes(routes!(operate::rebuilding))
             .routes(routes!(requests::list))
             .routes(routes!(requests::timeline))

@@ -1,6 +1,7 @@
 //! Routes and their policies, in the words of the wire.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 
 use roundtrip::inbox::Identity;
 use roundtrip::store::policy::{Gate, OnDuplicate, QueueOrder};
@@ -18,6 +19,10 @@ pub(crate) struct WireRoute {
     /// Where its answers go.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub destination: Option<String>,
+    /// How they go out: `transactions`, `webhook`, `list`, or `keep` for whoever asks; absent where
+    /// this process is not set up for them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub delivery: Option<Cow<'static, str>>,
     /// How many live requests it takes before it pushes back.
     pub capacity: u64,
     /// How long a lease lasts, in milliseconds.
@@ -63,13 +68,16 @@ fn gate(gate: Gate) -> &'static str {
     }
 }
 
-impl From<RouteView> for WireRoute {
-    fn from(view: RouteView) -> WireRoute {
+impl WireRoute {
+    /// A route, whose destination's answers go out in one of these ways.
+    pub(super) fn of(view: RouteView, deliveries: &BTreeMap<String, &'static str>) -> WireRoute {
         let policy = view.policy;
+        let delivery = policy.destination.as_ref().and_then(|to| deliveries.get(to.as_str()).copied());
         WireRoute {
             name: view.name.to_string(),
             paused: view.paused,
             destination: policy.destination.as_ref().map(ToString::to_string),
+            delivery: delivery.map(Cow::Borrowed),
             capacity: policy.capacity,
             lease_ms: policy.lease_ms,
             attempts_max: policy.attempts_max,

@@ -71,7 +71,8 @@ pub(crate) struct Routes {
 )]
 pub(super) async fn routes(State(api): State<Api>) -> Result<Json<Routes>, Problem> {
     let routes = api.store.routes().await?;
-    Ok(Json(Routes { routes: routes.into_iter().map(WireRoute::from).collect() }))
+    let deliveries = &api.premises.deliveries;
+    Ok(Json(Routes { routes: routes.into_iter().map(|route| WireRoute::of(route, deliveries)).collect() }))
 }
 
 /// All lanes.

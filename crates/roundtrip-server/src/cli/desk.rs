@@ -126,7 +126,9 @@ impl Desk {
             body_bytes_max: ApiConfig::default().body_bytes_max,
         };
         let (outside, calls) = (Outside::of(url, plan.as_ref()), plan.as_ref().map(Plan::calls).unwrap_or_default());
-        let premises = Premises { routes, outside, calls, ..Premises::default() };
+        let deliveries = plan.as_ref().map(Plan::deliveries).unwrap_or_default();
+        let explorer = plan.as_ref().map(Plan::explorer).unwrap_or_default();
+        let premises = Premises { routes, outside, calls, deliveries, explorer, ..Premises::default() };
         let clock = Arc::new(SystemClock::new());
         let telemetry = Telemetry::start(store.clone(), clock, Scope::default(), None);
         let router = Api::new(store.clone(), Arc::new(premises), manners, telemetry, Shutdown::new()).router();

@@ -11,7 +11,7 @@
 
 pub mod series;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -71,6 +71,8 @@ pub struct Book {
     ended: VecDeque<Ended>,
     transactions: HashMap<AttemptHash, Vec<RequestId>>,
     transaction_order: VecDeque<AttemptHash>,
+    /// Routes whose answers wait for nobody: each is done once it is answered, not when it is forgotten.
+    kept: BTreeSet<RouteName>,
     since: Option<UnixMs>,
 }
 
@@ -85,7 +87,13 @@ impl Book {
                 Step::Admitted
             }
             Event::Leased { .. } => Step::Leased,
-            Event::Answered => Step::Answered,
+            Event::Answered => {
+                if entry.route.as_ref().is_some_and(|route| self.kept.contains(route)) {
+                    self.settle(id, entry);
+                    self.count(entry, |series| series.note(entry.at.0, Step::Kept));
+                }
+                Step::Answered
+            }
             Event::Assigned { .. } => Step::Assigned,
             Event::Mined { block } => {
                 self.carried(block.attempt, id);
@@ -201,6 +209,11 @@ impl Book {
 pub struct History(Arc<Mutex<Book>>);
 
 impl History {
+    /// Nothing yet; the answers of these routes are kept for whoever asks.
+    pub fn keeping(kept: BTreeSet<RouteName>) -> History {
+        History(Arc::new(Mutex::new(Book { kept, ..Book::default() })))
+    }
+
     /// What is known now.
     pub fn book(&self) -> MutexGuard<'_, Book> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
@@ -284,6 +297,24 @@ mod tests {
         assert_eq!(book.carried_by(&AttemptHash([9; 32])), [RequestId([1; 32])]);
         let ended: Vec<_> = book.ended().map(|ended| (ended.route.as_ref().unwrap().to_string(), ended.end)).collect();
         assert_eq!(ended, [("a".to_owned(), End::Settled)]);
+    }
+
+    #[test]
+    fn an_answer_that_is_kept_is_done_at_once_and_one_that_is_sent_when_it_is_delivered() {
+        let history = History::keeping(BTreeSet::from([RouteName::new("kept").unwrap()]));
+        let mut book = history.book();
+        let settled = |book: &Book, route| sums(book, Some(route))[Step::Settled as usize];
+        for (id, route) in [(1, "kept"), (2, "sent")] {
+            book.note(&entry(id, route, 0, ADMITTED));
+            book.note(&entry(id, route, 40, Event::Answered));
+        }
+        assert_eq!((settled(&book, "kept"), settled(&book, "sent")), (1, 0));
+        for (id, route) in [(1, "kept"), (2, "sent")] {
+            book.note(&entry(id, route, 50_000, Event::Ended { end: End::Settled }));
+        }
+        assert_eq!((settled(&book, "kept"), settled(&book, "sent")), (1, 1));
+        let waits = book.table(Some("kept"), UnixMs(NOW.0 + 60_000), 120_000).most_ms;
+        assert!(waits.into_iter().flatten().all(|wait_ms| wait_ms < 100), "not the time that it was kept for");
     }
 
     #[test]

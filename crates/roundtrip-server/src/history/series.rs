@@ -29,11 +29,13 @@ pub enum Step {
     Failed,
     /// A dead letter.
     Died,
+    /// Settled because its answer is kept for whoever asks.
+    Kept,
 }
 
 impl Step {
     /// How many there are.
-    pub const COUNT: usize = 8;
+    pub const COUNT: usize = 9;
 }
 
 /// What happened in one length of time.

@@ -39,6 +39,18 @@ pub enum Delivery {
     List(ListSinkConfig),
 }
 
+impl Delivery {
+    /// How, in one word of the configuration.
+    pub(crate) fn word(&self) -> &'static str {
+        match self {
+            Delivery::Transactions(_) => "transactions",
+            Delivery::Webhook(_) => "webhook",
+            Delivery::Keep(_) => "keep",
+            Delivery::List(_) => "list",
+        }
+    }
+}
+
 /// Answers as transactions.
 #[derive(Debug)]
 pub struct Transactions {

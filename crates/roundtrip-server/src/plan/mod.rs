@@ -9,7 +9,7 @@ mod destinations;
 mod routes;
 mod work;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -26,6 +26,7 @@ pub use destinations::{Delivery, Transactions};
 pub use routes::{Feed, RoutePlan};
 pub use work::WorkPlan;
 
+use crate::api::explore::Explorer;
 use crate::config::{ChainConfig, Config, Fault, Faults, Loaded, TracesConfig};
 use crate::telemetry::{Scope, Telemetry};
 
@@ -191,6 +192,31 @@ impl Plan {
             _ => None,
         };
         self.destinations.iter().filter_map(called).collect()
+    }
+
+    /// How each destination's answers go out, in one word.
+    pub(crate) fn deliveries(&self) -> BTreeMap<String, &'static str> {
+        self.destinations.iter().map(|(name, delivery)| (name.clone(), delivery.word())).collect()
+    }
+
+    /// The routes whose answers are kept for whoever asks.
+    pub(crate) fn kept(&self) -> BTreeSet<RouteName> {
+        let keeps = |to: &str| matches!(self.destinations.get(to), Some(Delivery::Keep(_)));
+        let kept = |route: &&RoutePlan| route.policy.destination.as_ref().is_some_and(|to| keeps(to.as_str()));
+        self.routes.values().filter(kept).map(RoutePlan::name).cloned().collect()
+    }
+
+    /// Where transactions are looked up.
+    pub(crate) fn explorer(&self) -> Explorer {
+        let witnesses = |route: &RoutePlan| route.witnesses(&self.chains);
+        let sources = self.routes.values().flat_map(witnesses).collect();
+        let nodes = |(name, delivery): (&String, &Delivery)| match delivery {
+            Delivery::Transactions(to) => {
+                Some((name.clone(), routes::nodes(self.chains.get(to.chain_name())?).unwrap_or_default()))
+            }
+            _ => None,
+        };
+        Explorer::new(sources, self.destinations.iter().filter_map(nodes).collect())
     }
 
     /// What is wrong with keys and nodes, as far as it can be found out now.

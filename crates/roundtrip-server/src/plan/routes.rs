@@ -315,10 +315,23 @@ pub(super) fn nodes(chain: &ChainConfig) -> Result<Vec<Rpc>, anyhow::Error> {
     chain.urls.iter().map(node).collect()
 }
 
+/// What a chain's nodes show of the events that feed a route.
+fn view(chain: &ChainConfig, feed: &Feed) -> Result<EvmSource, anyhow::Error> {
+    let mut nodes = nodes(chain)?.into_iter();
+    let first = nodes.next().ok_or_else(|| anyhow::anyhow!("a chain without a node"))?;
+    let source = EvmSource::new(first, chain.chain_id, chain.finality.0, feed.watches.clone());
+    Ok(nodes.fold(source, EvmSource::also))
+}
+
 impl RoutePlan {
     /// The origins whose events or blocks are its requests.
     pub(super) fn feeds(&self) -> impl Iterator<Item = &String> {
         self.feeds.keys()
+    }
+
+    /// Its name.
+    pub(super) fn name(&self) -> &RouteName {
+        &self.route
     }
 
     /// How it takes requests over the API.
@@ -326,14 +339,15 @@ impl RoutePlan {
         self.intake.clone()
     }
 
+    /// What shows which of the route's requests a transaction asks for, of each chain.
+    pub(super) fn witnesses(&self, chains: &BTreeMap<String, ChainConfig>) -> Vec<(String, EvmSource)> {
+        let seen = |(origin, feed): (&String, &Feed)| Some((origin.clone(), view(chains.get(origin)?, feed).ok()?));
+        self.feeds.iter().filter_map(seen).collect()
+    }
+
     /// The view of a chain that feeds the route.
     fn source(&self, chain: &ChainConfig, feed: &Feed) -> Result<EvmSource, anyhow::Error> {
-        let mut nodes = nodes(chain)?.into_iter();
-        let first = nodes.next().ok_or_else(|| anyhow::anyhow!("a chain without a node"))?;
-        let mut source = EvmSource::new(first, chain.chain_id, chain.finality.0, feed.watches.clone());
-        for node in nodes {
-            source = source.also(node);
-        }
+        let mut source = view(chain, feed)?;
         for url in &chain.websockets {
             source = source.live(url)?;
         }

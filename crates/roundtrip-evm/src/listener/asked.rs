@@ -1,0 +1,27 @@
+//! What a transaction asks for, for whoever knows its hash and nothing else.
+
+use alloy::primitives::B256;
+use roundtrip::listener::SourceError;
+use roundtrip::store::op::NewRequest;
+use roundtrip::words::Height;
+
+use super::source::EvmSource;
+
+/// A transaction in a block, and what its events ask for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Asked {
+    /// The block's height.
+    pub height: Height,
+    /// The requests, as a listener makes them.
+    pub requests: Vec<NewRequest>,
+}
+
+impl EvmSource {
+    /// What a transaction asks for; nothing if it is in no block. Ids are made of what its
+    /// receipt shows, so no index of transactions is needed to find its requests. The first node
+    /// that answers is believed: nothing is stored of it.
+    pub async fn asked_by(&self, transaction: B256) -> Result<Option<Asked>, SourceError> {
+        let logs = self.first(self.in_order(), |node| Box::pin(node.logs_of(transaction))).await?;
+        Ok(logs.map(|(height, logs)| Asked { height, requests: self.asks(&logs) }))
+    }
+}
