@@ -1,10 +1,11 @@
 // The frame: who is logged in, where they are, and when a page is brought up to date.
 
 import { h, patch } from "./dom.js";
-import { Problem, at, expiry, get, onUnknown, setMe, setToken, token, tokenFromLink, whoami } from "./api.js";
+import { at, expiry, get, onUnknown, setMe, setToken, token, tokenFromLink, whoami } from "./api.js";
+import { away, failed, mayNotLook, noPage } from "./faults.js";
 import * as live from "./live.js";
-import { icon, trouble } from "./parts.js";
-import { count, date, setServerTime, span } from "./words.js";
+import { icon, toast } from "./parts.js";
+import { date, setServerTime, short, span, time } from "./words.js";
 
 /** Pages come when they are first wanted. */
 const PAGES = {
@@ -25,13 +26,22 @@ const NAV = [
   ["lanes", "Lanes", "lanes", "l"],
   ["queues", "Queues", "queues", "q"],
 ];
+/** Those that a phone's bar has no room for; its last button shows them. */
+const TUCKED = ["routes", "listeners", "queues"];
 /** A page is read anew this long after the first of any number of updates, and this often without any. */
 const SETTLE_MS = 900;
 const IDLE_MS = 10_000;
+/** How long a connection may be lost before a page says so. */
+const PATIENCE_MS = 1500;
+/** How often a server that is away is tried again at the start. */
+const AGAIN_MS = 2000;
 
 const app = document.getElementById("app");
 const main = h("main", { id: "main", tabindex: "-1" });
+const banner = h("div", { class: "away", hidden: true });
 let page = null;
+/** When a page was last brought up to date. */
+let shownAt = Date.now();
 
 // The theme: as the system has it, unless somebody chose.
 const THEMES = ["auto", "light", "dark"];
@@ -57,37 +67,48 @@ let deadLetters = 0;
 function frame() {
   const me = whoami();
   const { name } = where();
-  const role = me.roles.includes("operator") ? "operator" : me.roles.join(", ");
-  const until = me.expires_at_ms && `until ${date(me.expires_at_ms)}`;
   const link = ([path, title, picture, key]) =>
     h(
       "a",
-      { href: `#/${path}`, "aria-current": path === name && "page", title: `${title} (g ${key})` },
+      {
+        href: `#/${path}`,
+        class: TUCKED.includes(path) && "tucked",
+        "aria-current": path === name && "page",
+        title: `${title} (g ${key})`,
+      },
       icon(picture),
       h("span", {}, title),
-      path === "dead" && deadLetters > 0 && h("span", { class: "bubble", "aria-label": `${deadLetters} dead letters` }, count(deadLetters)),
+      path === "dead" && deadLetters > 0 && h("span", { class: "bubble", "aria-label": `${deadLetters} dead letters` }, short(deadLetters)),
     );
   const words = { live: "Live", connecting: "Reconnecting", offline: "Not connected" };
+  const tucked = NAV.filter(([path]) => TUCKED.includes(path));
   const side = h(
     "nav",
     { class: "side", "aria-label": "Pages" },
     h("a", { class: "brand", href: "#/", "aria-label": "Roundtrip, overview" }, mark(), h("span", {}, "Roundtrip")),
-    h("div", { class: "links" }, NAV.map(link)),
+    h(
+      "div",
+      { class: "links" },
+      NAV.map(link),
+      h(
+        "button",
+        { type: "button", class: `rest${TUCKED.includes(name) ? " here" : ""}`, popovertarget: "more" },
+        icon("menu"),
+        h("span", {}, "More"),
+      ),
+    ),
     h(
       "div",
       { class: "foot" },
       h("span", { class: `connection ${live.connection()}`, role: "status" }, words[live.connection()]),
-      h("span", { class: "who", title: until }, me.name, h("span", { class: "quiet" }, role)),
-      h(
-        "span",
-        { class: "tools" },
-        h(
-          "button",
-          { type: "button", class: "bare", onclick: nextTheme, title: `Theme: ${theme()}`, "aria-label": `Theme: ${theme()}. Change` },
-          icon("theme"),
-        ),
-        token() && h("button", { type: "button", class: "bare", onclick: logOut, title: "Log out", "aria-label": "Log out" }, icon("out")),
-      ),
+      who(me),
+      tools(),
+    ),
+    h(
+      "div",
+      { class: "sheet", id: "more", popover: "auto", role: "group", "aria-label": "More pages" },
+      tucked.map(link),
+      h("div", { class: "foot" }, who(me), tools()),
     ),
   );
   const skip = h(
@@ -104,7 +125,50 @@ function frame() {
   );
   const old = app.querySelector(".side");
   if (old) patch(old, side);
-  else app.replaceChildren(skip, side, main);
+  else app.replaceChildren(skip, side, h("div", { class: "stage" }, banner, main));
+}
+
+function who(me) {
+  const role = me.roles.includes("operator") ? "operator" : me.roles.join(", ");
+  const until = me.expires_at_ms && `until ${date(me.expires_at_ms)}`;
+  return h("span", { class: "who", title: until }, h("span", {}, me.name), h("span", { class: "quiet" }, role));
+}
+
+const tools = () =>
+  h(
+    "span",
+    { class: "tools" },
+    h(
+      "button",
+      { type: "button", class: "bare", onclick: nextTheme, title: `Theme: ${theme()}`, "aria-label": `Theme: ${theme()}. Change` },
+      icon("theme"),
+      h("span", { class: "word" }, `Theme: ${theme()}`),
+    ),
+    token() &&
+      h(
+        "button",
+        { type: "button", class: "bare", onclick: logOut, title: "Log out", "aria-label": "Log out" },
+        icon("out"),
+        h("span", { class: "word" }, "Log out"),
+      ),
+  );
+
+/** Says that what is shown is not of now, once that has lasted. */
+let lost = 0;
+function tellOfConnection() {
+  clearTimeout(lost);
+  if (live.connection() === "live") {
+    banner.hidden = true;
+    return;
+  }
+  lost = setTimeout(() => {
+    banner.replaceChildren(
+      icon("away"),
+      h("span", {}, h("strong", {}, "The server does not answer."), ` This is how it stood at ${time(shownAt)}; it goes on by itself.`),
+      h("button", { type: "button", onclick: () => live.connect() }, "Try now"),
+    );
+    banner.hidden = false;
+  }, PATIENCE_MS);
 }
 
 const mark = () =>
@@ -133,16 +197,22 @@ async function show() {
     },
   });
   frame();
-  app.querySelector(".links [aria-current]")?.scrollIntoView({ block: "nearest", inline: "nearest" });
+  document.getElementById("more")?.togglePopover(false);
   document.querySelector("dialog[open]")?.close();
-  const loader = PAGES[name];
-  if (!loader) return main.replaceChildren(trouble(new Problem(404, "There is no such page", `Nothing is called “${name}”.`)));
+  const loader = Object.hasOwn(PAGES, name) && PAGES[name];
+  if (!loader || location.pathname !== "/") {
+    document.title = "No page · Roundtrip";
+    return instead(noPage(loader ? location.pathname : `#/${[name, ...rest].join("/")}`));
+  }
   main.setAttribute("aria-busy", "true");
   let module;
   try {
     module = await loader(rest);
   } catch {
-    if (!own.over) main.replaceChildren(trouble(new Problem(0, "This page could not be fetched", "The server cannot be reached."), show));
+    if (!own.over) {
+      instead(away(show));
+      own.timer = setTimeout(show, AGAIN_MS);
+    }
     return;
   }
   if (own.over) return;
@@ -170,18 +240,19 @@ async function show() {
         scrollTo(0, 0);
       }
       shown = true;
+      shownAt = Date.now();
       main.removeAttribute("aria-busy");
       await made.after?.(main.firstElementChild, data);
     } catch (error) {
       if (own.over || error.status === 401) return;
-      // What was shown stays, with a word on why it is not of now.
-      if (!shown) main.replaceChildren(trouble(error, () => own.refresh()));
-      else if (error.status !== 0) main.firstElementChild.append(trouble(error, () => own.refresh()));
+      // What was shown stays; the frame says that it is not of now.
+      if (!shown) instead(failed(error, () => own.refresh()));
+      else if (error.status !== 0) toast(`${error.title ?? "Not up to date"}: ${error.message}`);
     } finally {
       own.busy = false;
       if (!own.over) {
         clearTimeout(own.timer);
-        own.timer = setTimeout(() => own.refresh(), own.again ? SETTLE_MS : IDLE_MS);
+        own.timer = setTimeout(() => own.refresh(), own.again ? SETTLE_MS : shown ? IDLE_MS : AGAIN_MS);
         own.again = false;
       }
     }
@@ -193,6 +264,12 @@ async function show() {
       own.due = setTimeout(() => own.refresh(), event === "open" ? 0 : SETTLE_MS);
   });
   await own.refresh();
+}
+
+/** Shows something else in place of a page. */
+function instead(what) {
+  main.removeAttribute("aria-busy");
+  main.replaceChildren(h("div", { class: "page" }, what));
 }
 
 async function countDead() {
@@ -234,7 +311,7 @@ function logIn(said) {
       h(
         "form",
         { onsubmit: submit },
-        h("div", { class: "brand" }, mark(), h("span", {}, "Roundtrip")),
+        brand(),
         h("h1", {}, "Log in"),
         said && h("p", { class: "trouble", role: "alert" }, said),
         h("label", { for: "token" }, "Token"),
@@ -257,14 +334,22 @@ function refused() {
   setToken(null);
 }
 
+/** Shows something without the frame, which nobody is logged in for. */
+const alone = (what) => app.replaceChildren(h("main", { class: "alone" }, brand(), what));
+
+const brand = () => h("div", { class: "brand" }, mark(), h("span", {}, "Roundtrip"));
+
+let again = 0;
 async function start() {
+  clearTimeout(again);
   try {
     const me = await get(at(["me"]));
     setMe(me);
     setServerTime(me.now_ms);
     if (!me.roles.some((role) => role === "viewer" || role === "operator")) {
-      setToken(null);
-      return logIn(`${me.name} may not look: this needs the role viewer or operator, and the token has ${me.roles.join(", ") || "none"}.`);
+      document.title = "You may not look · Roundtrip";
+      const leave = h("button", { type: "button", class: "primary", onclick: logOut }, "Log in as somebody else");
+      return alone(mayNotLook(me, leave));
     }
     app.replaceChildren();
     live.connect();
@@ -272,8 +357,9 @@ async function start() {
     await show();
   } catch (error) {
     if (error.status === 401) return;
-    app.replaceChildren(h("main", { class: "login" }, trouble(error, start)));
-    setTimeout(() => app.querySelector(".login .trouble") && start(), 2000);
+    document.title = "Not connected · Roundtrip";
+    alone(failed(error, start));
+    again = setTimeout(start, AGAIN_MS);
   }
 }
 
@@ -323,7 +409,10 @@ tokenFromLink();
 onUnknown(refused);
 let deadTimer = 0;
 live.listen((event) => {
-  if (event === "state" && page) frame();
+  if (event === "state" && page) {
+    frame();
+    tellOfConnection();
+  }
   if (["died", "rearmed", "ended", "open", "reset"].includes(event) && page)
     deadTimer ||= setTimeout(() => {
       deadTimer = 0;
@@ -331,11 +420,20 @@ live.listen((event) => {
     }, SETTLE_MS);
   if (event === "unknown") get(at(["me"])).catch(() => {});
 });
+/** Whoever came to another page reads on there; whoever types already goes on typing. */
+function toContent() {
+  if (!document.activeElement?.closest("input, select, textarea, dialog")) main.focus({ preventScroll: true });
+}
+
 addEventListener("hashchange", () => {
   if (location.hash.startsWith("#token=")) {
     tokenFromLink();
     start();
-  } else if (page) show().then(() => main.focus({ preventScroll: true }));
+  } else if (page) {
+    // Another page under a path that has none is under the right one.
+    if (location.pathname !== "/") location.replace(`/${location.hash}`);
+    else show().then(toContent);
+  }
 });
 addEventListener("keydown", key);
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => page?.refresh());

@@ -78,7 +78,7 @@ export async function draw(element, times, lines, unit) {
       ],
       series: [
         {
-          label: "at",
+          label: "",
           value: (_, at) =>
             at === null ? "now" : times.length && times[times.length - 1] - times[0] > 86400 ? date(at * 1000) : time(at * 1000),
         },

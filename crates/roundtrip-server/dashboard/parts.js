@@ -2,9 +2,11 @@
 
 import { h } from "./dom.js";
 import { Problem, operates } from "./api.js";
-import { STATES, brief, count } from "./words.js";
+import { STATES, brief, count, stateOn } from "./words.js";
 
-export const badge = (state) => {
+/** A state as a word; on a route that is given, in the words for it. */
+export const badge = (given, route) => {
+  const state = stateOn(route, given);
   const [word, meaning] = STATES[state] ?? [state, ""];
   return h("span", { class: `badge ${state}`, title: meaning }, word);
 };
@@ -12,8 +14,14 @@ export const badge = (state) => {
 export const status = (word, kind) => h("span", { class: `status ${kind}` }, word);
 
 export const requestLink = (id) => h("a", { class: "mono", href: `#/requests/${id}`, title: id }, brief(id));
+/** The same, to be copied too: for tables, whose rows show it when they are looked at. */
+export const requestCell = (id) => h("span", { class: "copyable quietly" }, requestLink(id), copyButton(id));
 export const routeLink = (name) => h("a", { href: `#/routes/${encodeURIComponent(name)}` }, name);
+export const slotLink = (lane, nonce) => h("a", { href: `#/lanes/${encodeURIComponent(lane)}/${nonce}` }, nonce);
 export const laneLink = (name) => h("a", { href: `#/lanes/${encodeURIComponent(name)}` }, name);
+
+/** What a page is under. */
+export const trail = (href, name) => h("nav", { class: "trail", "aria-label": "Above" }, h("a", { href }, icon("back"), name));
 
 /** The head of a page: what it is, what is said of it, and what can be done. */
 export const head = (title, said, ...actions) =>
@@ -91,20 +99,24 @@ export const facts = (pairs) =>
       .map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))),
   );
 
-export function copyable(text, shown = text) {
+function copyButton(text) {
   const copy = async (event) => {
     const button = event.currentTarget;
     await navigator.clipboard?.writeText(text).catch(() => {});
     button.dataset.copied = "yes";
     setTimeout(() => delete button.dataset.copied, 1200);
   };
-  return h(
-    "span",
-    { class: "copyable" },
-    h("span", { class: "mono" }, shown),
-    h("button", { type: "button", class: "copy", "aria-label": "Copy", title: "Copy", onclick: copy }, icon("copy")),
-  );
+  const label = `Copy ${brief(text)}`;
+  return h("button", { type: "button", class: "copy", "aria-label": label, title: "Copy", onclick: copy }, icon("copy"));
 }
+
+/** A long text in short, to be copied whole. */
+export const copyable = (text, shown = text) =>
+  h("span", { class: "copyable" }, h("span", { class: "mono", title: text }, shown), copyButton(text));
+
+/** A text whose addresses and hashes are cut short, each to be copied whole. */
+export const shortened = (text) =>
+  text.split(/(0x[0-9a-fA-F]{40,64})\b/).map((part) => (/^0x[0-9a-fA-F]{40}/.test(part) ? copyable(part, brief(part)) : part));
 
 const ICONS = {
   copy: "M9 9h9v11H9zM6 15V4h9",
@@ -114,13 +126,22 @@ const ICONS = {
   routes: "M5 5v6a4 4 0 004 4h10M15 11l4 4-4 4",
   listeners: "M5 12a7 7 0 0114 0M8.5 12a3.5 3.5 0 017 0M12 12v8",
   lanes: "M4 7h16M4 12h16M4 17h16M8 5v4M14 10v4M10 15v4",
+  inbox: "M4 13l3-8h10l3 8v6H4zM4 13h5l1.5 3h3L15 13h5",
+  work: "M12 8.5a3.5 3.5 0 100 7 3.5 3.5 0 000-7zM12 3v3M12 18v3M3 12h3M18 12h3M5.6 5.6l2 2M16.4 16.4l2 2M5.6 18.4l2-2M16.4 7.6l2-2",
+  outbox: "M4 13l3-8h3M20 13l-3-8h-3M4 13v6h16v-6h-5l-1.5 3h-3L9 13zM12 12V4M9.5 6L12 3.5 14.5 6",
+  settled: "M12 4a8 8 0 100 16 8 8 0 000-16zM8.5 12l2.5 2.5 4.5-5",
   queues: "M4 5h16v4H4zM4 11h16v4H4zM4 17h16v3H4z",
   search: "M11 4a7 7 0 100 14 7 7 0 000-14zM16 16l5 5",
   theme: "M12 4a8 8 0 100 16zM12 4a8 8 0 010 16",
   out: "M14 4h5v16h-5M4 12h10M10 8l4 4-4 4",
-  close: "M6 6l12 12M18 6L6 18",
+  back: "M14 6l-6 6 6 6",
+  menu: "M5 12h.01M12 12h.01M19 12h.01",
+  lost: "M11 4a7 7 0 100 14 7 7 0 000-14zM16 16l5 5M8.5 11h5",
+  away: "M3 3l18 18M5 12.5a10 10 0 013-2M9 16a5 5 0 015.5-.6M13.5 8.6a10 10 0 015.5 3.9M12 19.5v.01",
+  key: "M14 10a4 4 0 10-2.5 3.7L14 16h2v2h2v2h3v-3l-7.2-7.2z",
 };
-export const icon = (name) => h("svg", { class: "icon", viewBox: "0 0 24 24", "aria-hidden": "true" }, h("path", { d: ICONS[name] }));
+export const icon = (name) =>
+  h("svg", { class: "icon", "data-name": name, viewBox: "0 0 24 24", "aria-hidden": "true" }, h("path", { d: ICONS[name] }));
 
 /** A button that only those have who may use it. */
 export const act = (label, onclick, kind = "") => operates() && h("button", { type: "button", class: kind, onclick }, label);

@@ -88,12 +88,19 @@ export function dump(bytes, most = 4096) {
   return lines.join("\n");
 }
 
+/** What a state is called on a route: an answer that is kept for whoever asks waits for nobody. */
+export const stateOn = (route, state) => (state === "ready" && route?.delivery === "keep" ? "kept" : state);
+
+/** What kind of error it is, in a word or two. */
+export const CLASSES = { transport: "no way to it", retryable: "failed too often", fatal: "cannot work", crash: "workers lost" };
+
 export const STATES = {
   held: ["held", "Not yet due, or not yet final enough to be worked on"],
   queued: ["queued", "Ready for a worker"],
   leased: ["leased", "In a worker's hand"],
   waiting: ["waiting", "Answered, and waits until its origin is final"],
-  ready: ["ready", "Answered, to be sent or fetched"],
+  ready: ["ready", "Answered, to be sent"],
+  kept: ["kept", "Answered; whoever asks gets it, and nobody is sent it"],
   assigned: ["sent", "On a slot of a lane, its bytes stored"],
   included: ["in a block", "Its transaction is in a block"],
   confirmed: ["confirmed", "At its route's depth"],

@@ -2,13 +2,13 @@
 
 import { h } from "../dom.js";
 import { at, get, operates, post } from "../api.js";
-import { confirm, laneLink, routeLink } from "../parts.js";
-import { count, date, plural, span } from "../words.js";
+import { confirm, laneLink, routeLink, shortened } from "../parts.js";
+import { ago, count, date, plural, span } from "../words.js";
 
 /** How often the doctor is asked, who calls nodes and may take long. */
 const DOCTOR_MS = 30_000;
 /** Items that are shown at once. */
-const SHOWN = 8;
+const SHOWN = 5;
 /** A listener of another process whose chain's newest stored block is older than this is told of. */
 const OLD_MS = 600_000;
 /** So many blocks that are not read are a backlog. */
@@ -56,7 +56,7 @@ function doctors(refresh) {
       return {
         level: one.level === "bad" ? "bad" : "warn",
         key: `doctor ${one.about} ${one.found}`,
-        text: [h("strong", {}, one.about), `: ${one.found}`, one.to_do && h("span", { class: "quiet" }, `; ${one.to_do}`)],
+        text: [h("strong", {}, one.about), ": ", shortened(one.found), one.to_do && h("span", { class: "quiet" }, `; ${one.to_do}`)],
         button: lane && h("a", { class: "button", href: `#/lanes/${encodeURIComponent(lane)}` }, "Look"),
       };
     });
@@ -75,22 +75,8 @@ function held(one) {
 export function attention({ counts, routes, lanes, listeners }, refresh) {
   const items = [];
   for (const lane of lanes.filter((one) => one.status !== "active")) items.push(laneItem(lane, refresh));
-  for (const one of counts.filter((found) => found.state === "dead"))
-    items.push({
-      level: "bad",
-      key: `dead ${one.route}`,
-      text: [
-        h("strong", {}, plural(one.requests, "dead letter")),
-        " on ",
-        routeLink(one.route),
-        `, the oldest came in ${span(Date.now() - one.oldest_at_ms)} ago`,
-      ],
-      button: h(
-        "a",
-        { class: "button", href: `#/dead?route=${encodeURIComponent(one.route)}` },
-        operates() ? "Review and retry" : "Review",
-      ),
-    });
+  const dead = counts.filter((found) => found.state === "dead");
+  if (dead.length) items.push(deadItem(dead));
   for (const route of routes.filter((one) => one.paused)) {
     const waiting = counts.filter((one) => one.route === route.name && one.state === "queued").reduce((sum, one) => sum + one.requests, 0);
     items.push({
@@ -138,6 +124,26 @@ export function attention({ counts, routes, lanes, listeners }, refresh) {
   }
   items.push(...doctors(refresh));
   return items.sort((a, b) => (a.level === b.level ? 0 : a.level === "bad" ? -1 : 1));
+}
+
+/** Dead letters of all routes, most first. */
+function deadItem(dead) {
+  const all = dead.reduce((sum, one) => sum + one.requests, 0);
+  const most = [...dead].sort((a, b) => b.requests - a.requests);
+  const oldest_at_ms = Math.min(...dead.map((one) => one.oldest_at_ms));
+  const only = dead.length === 1 ? `?route=${encodeURIComponent(dead[0].route)}` : "";
+  return {
+    level: "bad",
+    key: "dead",
+    text: [
+      h("strong", {}, plural(all, "dead letter")),
+      dead.length === 1 ? " on " : ": ",
+      most.slice(0, 3).map((one, n) => [n > 0 && ", ", dead.length > 1 && `${count(one.requests)} on `, routeLink(one.route)]),
+      most.length > 3 && " and others",
+      `; the oldest came in ${ago(oldest_at_ms)}`,
+    ],
+    button: h("a", { class: "button", href: `#/dead${only}` }, operates() ? "Review and retry" : "Review"),
+  };
 }
 
 function laneItem(lane, refresh) {
@@ -193,9 +199,16 @@ export const list = (items) =>
           ),
       );
 
+/** One item; what is too long for two lines is in its title. */
+function attentionRow(item) {
+  const text = h("span", { class: "text" }, item.text);
+  text.title = text.textContent;
+  return h("li", { class: item.level, "data-key": item.key }, text, item.button);
+}
+
 const rows = (items, label) =>
   h(
     "ul",
     { class: "attention", "aria-label": label },
-    items.map((item) => h("li", { class: item.level, "data-key": item.key }, h("span", { class: "text" }, item.text), item.button)),
+    items.map((item) => attentionRow(item)),
   );

@@ -3,7 +3,7 @@
 import { h } from "../dom.js";
 import { at, get, operates, post } from "../api.js";
 import { act, confirm, empty, head, requestLink, routeLink, status } from "../parts.js";
-import { ago, count, plural } from "../words.js";
+import { CLASSES, ago, count, plural } from "../words.js";
 
 /** Ids that a preview names. */
 const NAMED = 8;
@@ -76,8 +76,6 @@ function pick(routes, chosen) {
     ),
   );
 }
-
-const CLASSES = { transport: "no way to it", retryable: "failed too often", fatal: "cannot work", crash: "workers lost" };
 
 const group = (title, said, causes, refresh) =>
   causes.length > 0 &&

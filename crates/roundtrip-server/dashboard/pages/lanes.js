@@ -2,7 +2,9 @@
 
 import { h } from "../dom.js";
 import { Problem, at, get, post } from "../api.js";
-import { act, command, confirm, copyable, empty, facts, head, json, laneLink, requestLink, section, status } from "../parts.js";
+import { act, command, confirm, copyable, empty, facts, head, json, laneLink } from "../parts.js";
+import { requestLink, section, shortened, status, trail } from "../parts.js";
+import { noSuch } from "../faults.js";
 import { brief, count, date, gwei, plural, time } from "../words.js";
 import { findings } from "./attention.js";
 import { legend, strip } from "./slots.js";
@@ -72,13 +74,14 @@ function one({ refresh }, name, chosen) {
       }
     },
     view: (lane) => {
-      if (!lane) return [head(name), empty(`No lane is called “${name}”.`, h("a", { href: "#/lanes" }, "All lanes"))];
+      if (!lane) return noSuch("lane", name, "#/lanes");
       const parcel = lane.parcels?.find((found) => String(found.nonce) === chosen);
       const stuck = lane.parcels?.find((found) => found.stage === "assigned");
       return [
+        trail("#/lanes", "Lanes"),
         head(name, [status(lane.status, KINDS[lane.status] ?? "calm"), ` sends answers to ${lane.destination}`], actions(lane, refresh)),
         lane.reason && h("p", { class: "note" }, lane.reason),
-        section("Window", legend(), strip(lane, chosen)),
+        section("Window", legend(lane), h("div", { class: "card" }, strip(lane, chosen))),
         facts(
           [
             ["Under way", `${count(lane.under_way)} of ${count(lane.window)}`],
@@ -88,8 +91,7 @@ function one({ refresh }, name, chosen) {
               "Account",
               findings(refresh)
                 .filter((one) => one.about === `account of lane ${name}`)
-                .map((one) => one.found)
-                .join("; "),
+                .map((one) => h("div", {}, shortened(one.found))),
             ],
             ["Owner", owner(lane)],
             lane.owner && ["Its seat", `until ${time(lane.owner.until_ms)}, or renewed`],
@@ -130,6 +132,21 @@ function slot(lane, parcel, refresh) {
   );
 }
 
+/** What a transaction pays and calls. */
+export const called = (said) => [
+  facts(
+    [
+      ["Fee at the most", gwei(said.fee_most)],
+      ["Tip", gwei(said.fee_tip)],
+      ["Gas limit", count(said.gas)],
+      ["To", copyable(said.to, brief(said.to, 8))],
+      said.value !== "0" && ["Value", `${said.value} wei`],
+    ].filter(Boolean),
+  ),
+  said.function && h("p", { class: "mono signature" }, said.function),
+  said.arguments && json(said.arguments),
+];
+
 export function attemptView(attempt, n, mined) {
   const said = attempt.transaction;
   return h(
@@ -143,18 +160,7 @@ export function attemptView(attempt, n, mined) {
       !attempt.carries && status("carries nothing", "warn"),
       copyable(attempt.hash, brief(attempt.hash, 10)),
     ),
-    said &&
-      facts(
-        [
-          ["Fee at the most", gwei(said.fee_most)],
-          ["Tip", gwei(said.fee_tip)],
-          ["Gas limit", count(said.gas)],
-          ["To", h("span", { class: "mono", title: said.to }, brief(said.to, 8))],
-          said.value !== "0" && ["Value", `${said.value} wei`],
-        ].filter(Boolean),
-      ),
-    said?.function && h("p", { class: "mono" }, said.function),
-    said?.arguments && json(said.arguments),
+    said && called(said),
     h("details", {}, h("summary", {}, "Signed bytes"), h("pre", { class: "raw", tabindex: "0" }, attempt.bytes)),
   );
 }

@@ -81,7 +81,7 @@ function ruler(one) {
     return element;
   };
   const read = one.read_to ?? one.cursor ?? from;
-  return h(
+  const bars = h(
     "div",
     {
       class: "ruler",
@@ -93,4 +93,7 @@ function ruler(one) {
     one.finalized !== undefined && mark(one.finalized, "final"),
     mark(one.head, "head"),
   );
+  const keys = { stored: "stored and final", read: "read", final: "final on the chain", head: "head" };
+  const key = ([kind, name]) => h("li", {}, h("span", { class: `swatch ${kind}` }), name);
+  return h("div", {}, bars, h("ul", { class: "legend" }, Object.entries(keys).map(key)));
 }

@@ -6,7 +6,7 @@ import { box, chosenRange, drawHistory, ranges } from "../chart.js";
 import { command, empty, head, routeLink, section, shares, status, table } from "../parts.js";
 import { age, count, plural } from "../words.js";
 import { attention, list } from "./attention.js";
-import { flow, rates } from "./flow.js";
+import { flow, rates, told } from "./flow.js";
 
 const NOW_MS = 30_000;
 
@@ -22,7 +22,14 @@ export function page({ refresh }) {
         get(at(["history"], { last_ms: NOW_MS })),
         get(at(["history"], { last_ms: chosenRange() })),
       ]);
-      return { counts: counts.counts, routes: routes.routes, lanes: lanes.lanes, listeners: listeners.listeners, recent, history };
+      return {
+        counts: told(counts.counts, routes.routes),
+        routes: routes.routes,
+        lanes: lanes.lanes,
+        listeners: listeners.listeners,
+        recent,
+        history,
+      };
     },
     view: (data) => {
       if (data.routes.length === 0)
@@ -50,7 +57,7 @@ export function page({ refresh }) {
             h("figure", {}, h("figcaption", {}, "From seen to settled"), box("latency", "How long requests took, over time")),
           ),
         ),
-        section("Routes", h("a", { href: "#/routes" }, "All routes"), routesTable(data)),
+        section("Routes", h("a", { href: "#/routes" }, "All routes"), routesTable(data), partsLegend(data.counts)),
       ];
     },
     after: (root, data) => drawHistory(root, data.history),
@@ -63,6 +70,7 @@ export const PARTS = [
   ["with workers", "work", ["leased"]],
   ["waits to be sent", "outbox", ["waiting", "ready"]],
   ["sent", "sender", ["assigned", "included", "confirmed"]],
+  ["kept for whoever asks", "kept", ["kept"]],
   ["dead", "dead", ["dead"]],
 ];
 
@@ -72,6 +80,16 @@ export const parts = (counts) =>
     kind,
     count: counts.filter((one) => states.includes(one.state)).reduce((sum, one) => sum + one.requests, 0),
   }));
+
+/** What the colours of the bars say, of those that are there. */
+export const partsLegend = (counts) =>
+  h(
+    "ul",
+    { class: "legend" },
+    parts(counts)
+      .filter((part) => part.count > 0)
+      .map((part) => h("li", {}, h("span", { class: `swatch ${part.kind}` }), part.name)),
+  );
 
 export function routesTable(data) {
   return table(

@@ -2,8 +2,9 @@
 
 import { h } from "../dom.js";
 import { at, get, post } from "../api.js";
-import { act, badge, confirm, empty, head, json, requestLink, status, table } from "../parts.js";
-import { ago, count, plural, span } from "../words.js";
+import { act, badge, confirm, empty, head, json, requestLink, status, table, trail } from "../parts.js";
+import { noSuch } from "../faults.js";
+import { ago, count, plural, span, stateOn } from "../words.js";
 import { turn } from "./routes.js";
 
 /** Arena's states, and which of ours they are. */
@@ -15,6 +16,8 @@ const TABS = [
   ["failed", ["dead"]],
   ["completed", null],
 ];
+/** Jobs that are shown at once. */
+const JOBS = 50;
 const NEXT = {
   waiting: "Nothing waits for a worker.",
   active: "No worker has anything of it in hand.",
@@ -26,6 +29,8 @@ const NEXT = {
 
 export const page = (given) => (given.rest.length ? one(given, given.rest[0], given.rest[1] ?? "waiting") : all());
 
+/** Answers that are kept for whoever asks are done: in Arena's words they are completed. */
+const statesOf = (route, states) => states.filter((state) => stateOn(route, state) !== "kept");
 const sum = (counts, states) => counts.filter((found) => states.includes(found.state)).reduce((total, found) => total + found.requests, 0);
 const link = (queue, tab) => `#/queues/${encodeURIComponent(queue)}/${tab}`;
 
@@ -42,7 +47,7 @@ const all = () => ({
       : table(
           [
             { name: "Queue" },
-            { name: "" },
+            { name: "State" },
             ...TABS.slice(0, 5).map(([tab]) => ({ name: tab[0].toUpperCase() + tab.slice(1), number: true })),
           ],
           routes.map((route) => {
@@ -51,9 +56,9 @@ const all = () => ({
               key: route.name,
               cells: [
                 h("a", { href: link(route.name, "waiting") }, route.name),
-                route.paused ? status("paused", "warn") : "",
+                route.paused ? status("paused", "warn") : status("running", "good"),
                 ...TABS.slice(0, 5).map(([tab, states]) => {
-                  const n = sum(own, states);
+                  const n = sum(own, statesOf(route, states));
                   return h("a", { href: link(route.name, tab), class: n === 0 && "zero" }, count(n));
                 }),
               ],
@@ -76,21 +81,23 @@ function one({ refresh }, name, tab) {
   return {
     title: `Queue ${name}`,
     load: async () => {
-      const jobs =
-        tab === "completed"
-          ? get(at(["ended"], { route: name }))
-          : get(at(["requests"], { route: name, state: states?.join(), limit: 50 }));
-      const [routes, counts, found] = await Promise.all([get(at(["routes"])), get(at(["counts"])), jobs]);
+      const [{ routes }, { counts }] = await Promise.all([get(at(["routes"])), get(at(["counts"]))]);
+      const route = routes.find((found) => found.name === name);
+      const kept = route?.delivery === "keep";
+      const wanted = tab === "completed" ? kept && ["ready"] : states && statesOf(route, states);
+      const live = wanted?.length ? await get(at(["requests"], { route: name, state: wanted.join(), limit: JOBS })) : { requests: [] };
+      const ended = tab === "completed" ? (await get(at(["ended"], { route: name }))).requests : [];
       return {
-        route: routes.routes.find((route) => route.name === name),
-        counts: counts.counts.filter((one) => one.route === name),
-        jobs: found.requests,
-        more: Boolean(found.next),
+        route,
+        counts: counts.filter((one) => one.route === name),
+        jobs: [...live.requests, ...ended],
+        more: live.next && wanted,
       };
     },
     view: ({ route, counts, jobs, more }) => {
-      if (!route) return [head(name), empty(`No queue is called “${name}”.`, h("a", { href: "#/queues" }, "All queues"))];
+      if (!route) return noSuch("queue", name, "#/queues");
       return [
+        trail("#/queues", "Queues"),
         head(
           name,
           route.paused ? status("paused", "warn") : plural(sum(counts, ["queued"]), "waiting job"),
@@ -107,7 +114,7 @@ function one({ refresh }, name, tab) {
               "a",
               { href: link(name, known), "aria-current": known === tab && "page" },
               known,
-              of && h("span", { class: "quiet" }, count(sum(counts, of))),
+              of && h("span", { class: "quiet" }, count(sum(counts, statesOf(route, of)))),
             ),
           ),
         ),
@@ -116,16 +123,16 @@ function one({ refresh }, name, tab) {
           : h(
               "ul",
               { class: "jobs" },
-              jobs.map((job) => jobView(job, opened, toggle, refresh)),
+              jobs.map((job) => jobView(job, route, opened, toggle, refresh)),
             ),
         more &&
-          h("p", { class: "more" }, h("a", { href: `#/requests?route=${encodeURIComponent(name)}&state=${states.join()}` }, "All of them")),
+          h("p", { class: "more" }, h("a", { href: `#/requests?route=${encodeURIComponent(name)}&state=${more.join()}` }, "All of them")),
       ];
     },
   };
 }
 
-function jobView(job, opened, toggle, refresh) {
+function jobView(job, route, opened, toggle, refresh) {
   const found = opened.get(job.id);
   const mend = (remedy, title, kind) => async () => {
     const work = async () => {
@@ -144,7 +151,7 @@ function jobView(job, opened, toggle, refresh) {
         "summary",
         {},
         h("span", { class: "mono" }, job.id.slice(0, 12)),
-        badge(job.state),
+        badge(job.state, route),
         h(
           "span",
           { class: "quiet" },
@@ -165,7 +172,9 @@ function jobView(job, opened, toggle, refresh) {
                 "div",
                 {},
                 h("p", { class: "strong" }, "Data"),
-                found.payload === undefined ? h("p", { class: "quiet" }, "It has ended: its data is no longer kept.") : json(found.payload),
+                found.payload === undefined
+                  ? h("p", { class: "quiet" }, "Gone: a store keeps it only while a job is live. Its page shows what is left.")
+                  : json(found.payload),
               ),
               found.response !== undefined && h("div", {}, h("p", { class: "strong" }, "Return value"), json(found.response)),
             ),

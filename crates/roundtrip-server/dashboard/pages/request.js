@@ -2,32 +2,39 @@
 
 import { h } from "../dom.js";
 import { Problem, at, bytes, get, post } from "../api.js";
-import { act, badge, confirm, copyable, empty, facts, head, json, laneLink, routeLink, section, trouble } from "../parts.js";
-import { ago, brief, count, date, dump, plural, span, time } from "../words.js";
-import { attemptView } from "./lanes.js";
+import { noRequest } from "../faults.js";
+import { act, badge, confirm, copyable, facts, head, json, laneLink, routeLink, section, slotLink, trail, trouble } from "../parts.js";
+import { CLASSES, ago, brief, count, date, dump, plural, span, time } from "../words.js";
+import { attemptView, called } from "./lanes.js";
+
+/** An id that is one. */
+const WHOLE = /^(0x)?[0-9a-f]{64}$/i;
 
 export function page({ rest: [id], refresh }) {
   /** Bytes that somebody asked to see, by which they are. */
   const raw = {};
+  /** The transaction that carried an answer which is no longer kept, once it was asked for. */
+  const carriers = new Map();
+  const carrier = async (hash) => {
+    if (hash && !carriers.has(hash)) carriers.set(hash, await get(at(["transactions", hash])).catch(() => null));
+    return carriers.get(hash);
+  };
   return {
     title: `Request ${brief(id)}`,
     wants: (_, data) => data.includes(id),
     load: async () => {
+      if (!WHOLE.test(id)) return { request: null, entries: [] };
       const [request, timeline] = await Promise.all([orNone(get(at(["requests", id]))), get(at(["requests", id, "timeline"]))]);
+      const routes = request?.route ? (await get(at(["routes"]))).routes : [];
+      const ended = request && request.route === undefined;
+      const mined = ended && timeline.entries.findLast((entry) => entry.transaction)?.transaction;
       const lane = request?.lane && (await orNone(get(at(["lanes", request.lane]))));
       const parcel = lane?.parcels?.find((found) => found.nonce === request.nonce);
-      return { request, entries: timeline.entries, parcel };
+      const home = routes.find((found) => found.name === request.route);
+      return { request, entries: timeline.entries, parcel, home, carrier: mined ? await carrier(mined) : null };
     },
-    view: ({ request, entries, parcel }) => {
-      if (!request && entries.length === 0)
-        return [
-          head("Request", copyable(id, brief(id, 10))),
-          empty(
-            "No such request is here.",
-            "It never came, or it ended so long ago that it is forgotten.",
-            h("a", { class: "button", href: "#/requests" }, "All requests"),
-          ),
-        ];
+    view: ({ request, entries, parcel, home, carrier }) => {
+      if (!request && entries.length === 0) return noRequest(id);
       const live = request?.route !== undefined;
       const route = request?.route ?? entries.find((entry) => entry.route)?.route;
       const show = async (which) => {
@@ -35,9 +42,10 @@ export function page({ rest: [id], refresh }) {
         refresh();
       };
       return [
+        trail("#/requests", "Requests"),
         head(
           h("span", { class: "mono" }, brief(id, 10)),
-          [request && badge(request.state), route && [" on ", routeLink(route)]],
+          [request && badge(request.state, home), route && [" on ", routeLink(route)]],
           request && actions(request, refresh),
         ),
         request?.error &&
@@ -54,7 +62,7 @@ export function page({ rest: [id], refresh }) {
                 : "What last went wrong",
             ),
             h("p", {}, request.error.text),
-            h("p", { class: "quiet" }, request.error.class),
+            h("p", { class: "quiet" }, (request.state === "dead" && CLASSES[request.error.class]) || request.error.class),
           ),
         h(
           "div",
@@ -65,7 +73,7 @@ export function page({ rest: [id], refresh }) {
               h("span", { class: "quiet" }, `${span(entries[entries.length - 1].at_ms - entries[0].at_ms)} from first to last`),
             timeline(entries),
           ),
-          section("Facts", null, request && details(request, id)),
+          section("Facts", null, details(request ?? {}, id, entries)),
         ),
         live &&
           section(
@@ -80,7 +88,7 @@ export function page({ rest: [id], refresh }) {
             rawButton(raw.response, () => show("response")),
             body(request.response_encoding, request.response, raw.response),
           ),
-        !live && request && h("p", { class: "quiet" }, "It has ended: what was asked and answered is no longer kept."),
+        !live && gone(request, entries, carrier),
         parcel &&
           section(
             `On slot ${parcel.nonce}`,
@@ -95,6 +103,47 @@ export function page({ rest: [id], refresh }) {
     },
   };
 }
+
+/** What is left of a request that ended: its bodies are not. */
+const gone = (request, entries, carrier) => [
+  section(
+    "What was asked and answered",
+    null,
+    h(
+      "div",
+      { class: "note" },
+      h("p", { class: "strong" }, "Both are gone: a store keeps them only while a request is live."),
+      h(
+        "p",
+        { class: "quiet" },
+        request
+          ? "What is left is its receipt, by which a repeat is recognised, and the timeline as far as the journal reaches back."
+          : "Its receipt is gone too; what is left is the timeline, as far as the journal reaches back.",
+        carrier && " The answer is on its chain, and is read from there:",
+        !carrier && entries.some((entry) => entry.transaction) && " The answer is on its chain, by the hash in the timeline.",
+      ),
+    ),
+  ),
+  carrier &&
+    section(
+      "Its answer, as the chain has it",
+      null,
+      h(
+        "div",
+        { class: "card" },
+        h(
+          "header",
+          {},
+          h("h3", {}, "Transaction"),
+          copyable(carrier.hash, brief(carrier.hash, 10)),
+          carrier.requests.length > 1 && h("span", { class: "quiet" }, `with ${plural(carrier.requests.length - 1, "other answer")}`),
+        ),
+        carrier.transaction
+          ? called(carrier.transaction)
+          : h("p", { class: "quiet" }, "What it says cannot be read: its chain does not show it now, or it calls something else."),
+      ),
+    ),
+];
 
 const orNone = (found) =>
   found.catch((error) => {
@@ -154,11 +203,13 @@ const moment = (found) =>
 /** The trace id inside a trace context. */
 const traceId = (trace) => /^[0-9a-f]{2}-([0-9a-f]{32})-/.exec(trace)?.[1] ?? trace;
 
-const details = (request, id) =>
-  facts([
+const details = (request, id, entries) => {
+  const admitted_at_ms = request.admitted_at_ms ?? entries.find((entry) => entry.event === "admitted")?.at_ms;
+  return facts([
     ["Id", copyable(id, brief(id, 8))],
-    ["Came in", request.admitted_at_ms && h("span", { title: date(request.admitted_at_ms) }, ago(request.admitted_at_ms))],
-    ["Ended", request.ended_at_ms && `${date(request.ended_at_ms)}`],
+    ["Came in", admitted_at_ms && h("span", { title: date(admitted_at_ms) }, ago(admitted_at_ms))],
+    ["Ended", request.ended_at_ms && h("span", { title: date(request.ended_at_ms) }, ago(request.ended_at_ms))],
+    ["Took", request.ended_at_ms && admitted_at_ms && span(request.ended_at_ms - admitted_at_ms)],
     ["Origin", request.standing && { seen: "seen, may still go", final: "final", orphaned: "taken away by a reorg" }[request.standing]],
     [
       "Seen at",
@@ -179,6 +230,7 @@ const details = (request, id) =>
     ["Waits", request.behind && "for the end of another request with its id"],
     ["Trace", request.trace && copyable(traceId(request.trace), brief(traceId(request.trace), 8))],
   ]);
+};
 
 const SAYS = {
   admitted: ["Seen", "good"],
@@ -230,9 +282,9 @@ function how(entry) {
   if (entry.lane)
     return [
       laneLink(entry.lane),
-      entry.nonce !== undefined && [", slot ", h("a", { href: `#/lanes/${encodeURIComponent(entry.lane)}/${entry.nonce}` }, entry.nonce)],
+      entry.nonce !== undefined && [", slot ", slotLink(entry.lane, entry.nonce)],
     ];
-  if (entry.transaction) return h("span", { class: "mono", title: entry.transaction }, brief(entry.transaction, 8));
+  if (entry.transaction) return copyable(entry.transaction, brief(entry.transaction, 8));
   if (entry.event === "admitted") return entry.route;
   if (entry.event === "ended") return "";
   if (entry.event === "leased") return `by ${entry.detail}`;

@@ -2,11 +2,19 @@
 
 import { h } from "../dom.js";
 import { Problem, at, get } from "../api.js";
-import { badge, command, empty, head, laneLink, requestLink, routeLink, table, trouble } from "../parts.js";
-import { STATES, ago, brief, count, span } from "../words.js";
+import { fault } from "../faults.js";
+import { badge, command, copyable, empty, head, laneLink, requestCell, routeLink, section, shortened, slotLink, table } from "../parts.js";
+import { STATES, ago, brief, count, plural, span } from "../words.js";
+import { called } from "./lanes.js";
 
 const PAGE = 100;
 const LIVE = ["held", "queued", "leased", "waiting", "ready", "assigned", "included", "confirmed", "dead"];
+
+const SAYS = {
+  live: "Everything that has not ended, oldest first.",
+  ended: "What ended lately, newest first.",
+  transaction: "By the hash of a transaction.",
+};
 
 /** What somebody looks for: an id or a hash, the beginning of an id, or words of an error. Pure. */
 export function meaning(text) {
@@ -33,7 +41,7 @@ export function page({ query, refresh }) {
   const fits = (request) => request.id.startsWith(meaning(wanted.q).begins ?? "");
 
   async function load() {
-    const routes = (await get(at(["routes"]))).routes.map((route) => route.name);
+    const { routes } = await get(at(["routes"]));
     const { whole } = meaning(wanted.q);
     if (whole) return { routes, ...(await byHash(whole)) };
     if (wanted.state === "ended") return { routes, ended: (await get(at(["ended"], { route: wanted.route, limit: 500 }))).requests };
@@ -64,18 +72,18 @@ export function page({ query, refresh }) {
     view: (data) => {
       const next = more.next === undefined ? data.next : more.next;
       return [
-        head("Requests", "Everything that has not ended, oldest first."),
+        head("Requests", data.transaction ? SAYS.transaction : (SAYS[wanted.state] ?? SAYS.live)),
         filters(wanted, data.routes, go),
-        data.failed
-          ? trouble(data.failed)
+        data.unknown
+          ? unknown(data.unknown)
           : data.ended
             ? endedTable(data.ended)
-            : data.carried
-              ? carried(data.carried)
+            : data.transaction
+              ? transaction(data.transaction)
               : rowsOf(data).length === 0 && !next
                 ? nothing(wanted)
                 : [
-                    requestsTable(rowsOf(data)),
+                    requestsTable(rowsOf(data), data.routes),
                     h(
                       "p",
                       { class: "more" },
@@ -98,7 +106,9 @@ export function page({ query, refresh }) {
   };
 }
 
-/** A request by its id, which is opened; else what a transaction of this hash carries. */
+const missing = (error) => error instanceof Problem && error.status === 404;
+
+/** A request by its id, which is opened; else what a transaction of this hash asks for and carries. */
 async function byHash(hash) {
   try {
     await get(at(["requests", hash]));
@@ -106,47 +116,94 @@ async function byHash(hash) {
     // This page is over.
     return await new Promise(() => {});
   } catch (error) {
-    if (!(error instanceof Problem) || error.status !== 404) throw error;
+    if (!missing(error)) throw error;
   }
   try {
-    return { carried: await get(at(["transactions", hash])) };
+    return { transaction: await get(at(["transactions", hash])) };
   } catch (error) {
-    if (!(error instanceof Problem) || error.status !== 404) throw error;
-    return {
-      failed: new Problem(
-        404,
-        "Nothing is known by this hash",
-        `${brief(hash)} is neither a request that is remembered nor a transaction of these lanes. It may have ended so long ago that it is forgotten.`,
-      ),
-    };
+    if (missing(error)) return { unknown: { hash } };
+    if (error instanceof Problem && error.status === 503) return { unknown: { hash, silent: error.message } };
+    throw error;
   }
 }
 
-const carried = (transaction) =>
-  h(
-    "div",
-    { class: "card" },
-    h("header", {}, h("h2", {}, "Transaction"), h("span", { class: "mono", title: transaction.hash }, brief(transaction.hash, 10))),
+const unknown = ({ hash, silent }) =>
+  fault({
+    picture: silent ? "away" : "lost",
+    heading: "h2",
+    title: silent ? "This cannot be told now" : "Nothing is known by this hash",
+    said: silent
+      ? shortened(silent)
+      : [copyable(hash, brief(hash, 10)), " is neither a request nor a transaction that asks or answers here."],
+    reasons: silent
+      ? ["What a transaction asks for is read from its chain. It is searched for again by itself."]
+      : [
+          "A transaction that asks is found while its chain shows its events, and only on chains that routes listen to.",
+          "One that answers is found while its slot is not final, and after that as long as this process remembers it.",
+          "A request that ended is found by its id for as long as its route keeps receipts.",
+        ],
+    next: [
+      h("a", { class: "button primary", href: "#/requests" }, "All requests"),
+      h("a", { class: "button", href: "#/listeners" }, "How far listeners are"),
+    ],
+  });
+
+const transaction = (found) => [
+  section(
+    "Transaction",
+    null,
     h(
-      "p",
-      {},
-      transaction.lane
-        ? [
-            "On slot ",
-            h("a", { href: `#/lanes/${encodeURIComponent(transaction.lane)}/${transaction.nonce}` }, transaction.nonce),
+      "div",
+      { class: "card" },
+      h(
+        "header",
+        {},
+        copyable(found.hash, brief(found.hash, 12)),
+        found.lane &&
+          h(
+            "span",
+            { class: "quiet" },
+            "on slot ",
+            slotLink(found.lane, found.nonce),
             " of ",
-            laneLink(transaction.lane),
-          ]
-        : "Its slot is final.",
+            laneLink(found.lane),
+          ),
+        !found.lane && found.requests.length > 0 && h("span", { class: "quiet" }, "its slot is final"),
+        found.asks[0] && h("span", { class: "quiet" }, `in block ${count(found.asks[0].height)} of ${found.asks[0].chain}`),
+      ),
+      found.transaction && called(found.transaction),
     ),
-    transaction.requests.length
-      ? h(
-          "ul",
-          { class: "plain" },
-          transaction.requests.map((id) => h("li", {}, requestLink(id))),
-        )
-      : h("p", { class: "quiet" }, "It carries no answer: it only uses a slot up."),
-  );
+  ),
+  found.asks.length > 0 &&
+    section(
+      "It asks for",
+      h("span", { class: "quiet" }, plural(found.asks.length, "request")),
+      table(
+        [{ name: "Request" }, { name: "Route" }, { name: "State" }],
+        found.asks.map((one) => ({
+          key: one.id,
+          cells: [
+            one.state ? requestCell(one.id) : h("span", { class: "mono", title: one.id }, brief(one.id)),
+            routeLink(one.route),
+            one.state ? badge(one.state) : h("span", { class: "quiet" }, "not stored: not read yet, or forgotten since it ended"),
+          ],
+        })),
+        "Requests that it asks for",
+      ),
+    ),
+  (found.requests.length > 0 || found.lane) &&
+    section(
+      "It answers",
+      h("span", { class: "quiet" }, plural(found.requests.length, "request")),
+      found.requests.length
+        ? table(
+            [{ name: "Request" }],
+            found.requests.map((id) => ({ key: id, cells: [requestCell(id)] })),
+            "Requests that it answers",
+          )
+        : h("p", { class: "quiet" }, "Nothing: it only uses a slot up."),
+    ),
+];
 
 function filters(wanted, routes, go) {
   const search = (event) => {
@@ -182,13 +239,13 @@ function filters(wanted, routes, go) {
         name: "q",
         type: "search",
         value: wanted.q,
-        placeholder: "Id, transaction hash, or words of an error",
+        placeholder: "Id, hash of a transaction, or words of an error",
         spellcheck: "false",
       }),
     ),
     select("route", "Route", wanted.route, [
       option("", "All routes", wanted.route),
-      routes.map((route) => option(route, route, wanted.route)),
+      routes.map(({ name }) => option(name, name, wanted.route)),
     ]),
     select("state", "State", wanted.state, [
       option("", "All states", wanted.state),
@@ -198,7 +255,7 @@ function filters(wanted, routes, go) {
   );
 }
 
-export const requestsTable = (requests) =>
+export const requestsTable = (requests, routes) =>
   table(
     [
       { name: "Request" },
@@ -211,9 +268,12 @@ export const requestsTable = (requests) =>
     requests.map((request) => ({
       key: request.id,
       cells: [
-        requestLink(request.id),
+        requestCell(request.id),
         request.route,
-        badge(request.state),
+        badge(
+          request.state,
+          routes.find((route) => route.name === request.route),
+        ),
         ago(request.admitted_at_ms),
         count(request.attempts),
         whereabouts(request),
@@ -224,7 +284,8 @@ export const requestsTable = (requests) =>
 
 function whereabouts(request) {
   if (request.worker) return ["with ", request.worker];
-  if (request.lane) return [laneLink(request.lane), `, slot ${request.nonce}`];
+  if (request.lane)
+    return [laneLink(request.lane), ", slot ", slotLink(request.lane, request.nonce)];
   if (request.error) return h("span", { class: "error-text", title: request.error.text }, request.error.text);
   return "";
 }
@@ -237,7 +298,7 @@ const endedTable = (ended) =>
         ended.map((one) => ({
           key: one.id + one.ended_at_ms,
           cells: [
-            requestLink(one.id),
+            requestCell(one.id),
             one.route ? routeLink(one.route) : "–",
             badge(one.state),
             ago(one.ended_at_ms),

@@ -3,22 +3,24 @@
 import { h } from "../dom.js";
 import { at, get, post } from "../api.js";
 import { box, chosenRange, drawHistory, ranges } from "../chart.js";
-import { act, badge, confirm, empty, facts, head, section, shares, status, table } from "../parts.js";
+import { act, badge, confirm, empty, facts, head, section, shares, status, table, trail } from "../parts.js";
 import { age, count, plural, span } from "../words.js";
-import { parts, routesTable } from "./overview.js";
+import { noSuch } from "../faults.js";
+import { told } from "./flow.js";
+import { parts, partsLegend, routesTable } from "./overview.js";
 
 export const page = (given) => (given.rest.length ? one(given, given.rest[0]) : all());
 
 const all = () => ({
   title: "Routes",
   load: async () => {
-    const [routes, counts] = await Promise.all([get(at(["routes"])), get(at(["counts"]))]);
-    return { routes: routes.routes, counts: counts.counts };
+    const [{ routes }, { counts }] = await Promise.all([get(at(["routes"])), get(at(["counts"]))]);
+    return { routes, counts: told(counts, routes) };
   },
   view: (data) => [
     head("Routes", plural(data.routes.length, "route")),
     data.routes.length
-      ? routesTable(data)
+      ? [routesTable(data), partsLegend(data.counts)]
       : empty("No route is defined yet.", "Add one to the configuration; docs/configuration.md has every key."),
   ],
 });
@@ -41,6 +43,9 @@ export async function turn(route, order, refresh) {
   if (await confirm({ ...said, work })) refresh();
 }
 
+/** The requests of a route in a state; what is kept is ready, in the words of the API. */
+const inState = (route, state) => `#/requests?route=${encodeURIComponent(route)}&state=${state === "kept" ? "ready" : state}`;
+
 function one({ refresh }, name) {
   return {
     title: name,
@@ -52,14 +57,15 @@ function one({ refresh }, name) {
       ]);
       return {
         route: routes.routes.find((route) => route.name === name),
-        counts: counts.counts.filter((found) => found.route === name),
+        counts: told(counts.counts, routes.routes).filter((found) => found.route === name),
         history,
       };
     },
     view: ({ route, counts }) => {
-      if (!route) return [head(name), empty(`No route is called “${name}”.`, h("a", { href: "#/routes" }, "All routes"))];
+      if (!route) return noSuch("route", name, "#/routes");
       const live = counts.reduce((sum, found) => sum + found.requests, 0);
       return [
+        trail("#/routes", "Routes"),
         head(
           name,
           [route.paused ? status("paused", "warn") : status("running", "good"), ` ${plural(live, "live request")}`],
@@ -70,13 +76,14 @@ function one({ refresh }, name) {
           "Where its requests are",
           null,
           shares(parts(counts), name),
+          partsLegend(counts),
           counts.length
             ? table(
                 [{ name: "State" }, { name: "Requests", number: true }, { name: "Oldest", number: true }],
                 counts.map((found) => ({
                   key: found.state,
                   cells: [
-                    h("a", { href: `#/requests?route=${encodeURIComponent(name)}&state=${found.state}` }, badge(found.state)),
+                    h("a", { href: inState(name, found.state) }, badge(found.state)),
                     count(found.requests),
                     age(found.oldest_at_ms),
                   ],
@@ -117,11 +124,13 @@ const REPEATS = {
   vote: "counts as a vote",
 };
 const IDENTITIES = { given: "the id it is given", content: "its content", fields: "named fields of it" };
+const NOBODY = "nobody: an answer settles it";
+const DELIVERIES = { transactions: ", as transactions", webhook: ", by a webhook", list: ", a list", keep: ": kept for whoever asks" };
 const GATES = { seen: "as soon as it is seen", final: "when its origin is final" };
 
 const policies = (route) =>
   facts([
-    ["Answers go to", route.destination ?? "nobody: an answer settles it"],
+    ["Answers go to", route.destination ? `${route.destination}${DELIVERIES[route.delivery] ?? ""}` : NOBODY],
     ["Work starts", GATES[route.work_on]],
     ["Answers are published", GATES[route.publish_on]],
     ["Handed out", ORDERS[route.order]],

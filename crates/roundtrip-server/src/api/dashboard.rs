@@ -5,18 +5,23 @@
 //! browser keeps to itself, and from there into the header of each call.
 
 use std::borrow::Cow;
+use std::io::Write;
+use std::sync::OnceLock;
 
 use axum::extract::State;
 use axum::http::{HeaderMap, HeaderName, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Extension, Json, Router};
+use flate2::Compression;
+use flate2::write::GzEncoder;
 use roundtrip::words::RequestId;
 use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::Api;
 use super::auth::{Caller, Role};
+use super::problem::Problem;
 
 /// Where the files are.
 const AT: &str = "/dashboard/";
@@ -37,16 +42,23 @@ struct File {
     name: &'static str,
     kind: &'static str,
     bytes: &'static [u8],
+    /// The same, made smaller when it is first asked for.
+    packed: OnceLock<Vec<u8>>,
 }
 
 macro_rules! files {
     ($($name:literal $kind:ident,)*) => {
-        &[$(File { name: $name, kind: $kind, bytes: include_bytes!(concat!("../../dashboard/", $name)) },)*]
+        [$(File {
+            name: $name,
+            kind: $kind,
+            bytes: include_bytes!(concat!("../../dashboard/", $name)),
+            packed: OnceLock::new(),
+        },)*]
     };
 }
 
 /// All of it; the first is what is served at `/`.
-static FILES: &[File] = files![
+static FILES: [File; 25] = files![
     "index.html" HTML,
     "style.css" CSS,
     "app.js" SCRIPT,
@@ -55,6 +67,7 @@ static FILES: &[File] = files![
     "dom.js" SCRIPT,
     "words.js" SCRIPT,
     "parts.js" SCRIPT,
+    "faults.js" SCRIPT,
     "chart.js" SCRIPT,
     "pages/overview.js" SCRIPT,
     "pages/flow.js" SCRIPT,
@@ -83,14 +96,28 @@ impl File {
         Cow::Borrowed(self.bytes)
     }
 
+    /// The same, gzipped; nothing if that fails.
+    fn packed(&self, content: &[u8]) -> Option<Cow<'_, [u8]>> {
+        // While developing, it is another one each time.
+        if !std::ptr::eq(content, self.bytes) {
+            return gzip(content).ok().map(Cow::Owned);
+        }
+        let packed = self.packed.get_or_init(|| gzip(content).unwrap_or_default());
+        Some(Cow::Borrowed(packed.as_slice())).filter(|packed| !packed.is_empty())
+    }
+
     /// The file, or word that the browser has it already.
     fn serve(&self, asked: &HeaderMap) -> Response {
         let content = self.content();
-        let tag = format!("\"{:.16}\"", RequestId::of(&[&content]).to_string());
+        let encodings = asked.get(header::ACCEPT_ENCODING).and_then(|value| value.to_str().ok()).unwrap_or_default();
+        let packed = if encodings.contains("gzip") { self.packed(&content) } else { None };
+        let form = if packed.is_some() { "gzip" } else { "plain" };
+        let tag = format!("\"{:.16}-{form}\"", RequestId::of(&[&content]).to_string());
         let known = asked.get(header::IF_NONE_MATCH).and_then(|value| value.to_str().ok());
         let fresh = known.is_some_and(|known| known.split(',').any(|one| one.trim().trim_start_matches("W/") == tag));
         let headers = [
             (header::CONTENT_TYPE, self.kind),
+            (header::VARY, "accept-encoding"),
             (header::CACHE_CONTROL, CACHING),
             (header::ETAG, tag.as_str()),
             (header::CONTENT_SECURITY_POLICY, POLICY),
@@ -98,11 +125,18 @@ impl File {
             (header::REFERRER_POLICY, "no-referrer"),
             (HeaderName::from_static("cross-origin-opener-policy"), "same-origin"),
         ];
+        let small = packed.is_some().then_some([(header::CONTENT_ENCODING, "gzip")]);
         match fresh {
             true => (StatusCode::NOT_MODIFIED, headers).into_response(),
-            false => (headers, content.into_owned()).into_response(),
+            false => (headers, small, packed.unwrap_or(content).into_owned()).into_response(),
         }
     }
+}
+
+fn gzip(bytes: &[u8]) -> std::io::Result<Vec<u8>> {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
+    encoder.write_all(bytes)?;
+    encoder.finish()
 }
 
 /// The files, under their paths.
@@ -112,6 +146,16 @@ pub(super) fn files() -> Router<Api> {
         let router = router.route(&format!("{AT}{}", file.name), get(serve));
         if n == 0 { router.route("/", get(serve)) } else { router }
     })
+}
+
+/// What is said of a path that has nothing: to a browser as a page, to everybody else as a problem.
+pub(super) async fn nothing_here(asked: HeaderMap) -> Response {
+    let wanted = asked.get(header::ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    if wanted.contains("text/html") {
+        // What a browser has of the front page is not what it asked for.
+        return (StatusCode::NOT_FOUND, FILES[0].serve(&HeaderMap::new())).into_response();
+    }
+    Problem::not_found("there is nothing at this path; /docs shows what there is").into_response()
 }
 
 /// Who calls, and what they may do.
@@ -135,7 +179,7 @@ pub(super) struct Me {
     get, path = "/v1/me", tag = "session",
     responses(
         (status = 200, description = "Who calls.", body = Me),
-        super::problem::Problem,
+        Problem,
     ),
 )]
 pub(super) async fn me(State(api): State<Api>, Extension(caller): Extension<Caller>) -> Json<Me> {
@@ -179,6 +223,30 @@ mod tests {
         assert_eq!((first.status(), again.status()), (StatusCode::OK, StatusCode::NOT_MODIFIED));
         let other = FILES[0].serve(&HeaderMap::from_iter([(header::IF_NONE_MATCH, "\"other\"".parse().unwrap())]));
         assert_eq!(other.status(), StatusCode::OK);
+    }
+
+    #[test]
+    fn a_file_is_sent_small_to_whoever_can_read_that_and_is_not_taken_for_the_other_form() {
+        let small = HeaderMap::from_iter([(header::ACCEPT_ENCODING, "gzip, br".parse().unwrap())]);
+        let [packed, plain] = [&small, &HeaderMap::new()].map(|asked| FILES[0].serve(asked));
+        assert_eq!(packed.headers()[header::CONTENT_ENCODING], "gzip");
+        assert!(!plain.headers().contains_key(header::CONTENT_ENCODING));
+        assert_ne!(packed.headers()[header::ETAG], plain.headers()[header::ETAG]);
+        for file in FILES.iter().filter(|file| file.bytes.len() > 1000) {
+            assert!(gzip(file.bytes).unwrap().len() * 10 < file.bytes.len() * 7, "{}", file.name);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_path_without_anything_is_a_page_for_browsers_and_a_problem_for_programs() {
+        for (accept, kind) in [("text/html,*/*;q=0.8", HTML), ("application/json", "application/problem+json")] {
+            let asked = HeaderMap::from_iter([(header::ACCEPT, accept.parse().unwrap())]);
+            let told = nothing_here(asked).await;
+            assert_eq!(
+                (told.status(), told.headers()[header::CONTENT_TYPE].to_str().unwrap()),
+                (StatusCode::NOT_FOUND, kind)
+            );
+        }
     }
 
     #[test]

@@ -224,7 +224,7 @@ impl Api {
             .merge(dashboard::files())
             .route(pull::PATH, pulling)
             .merge(viewer)
-            .fallback(|| async { Problem::not_found("there is nothing at this path; /docs shows what there is") })
+            .fallback(dashboard::nothing_here)
             .method_not_allowed_fallback(|| async {
                 Problem::new(StatusCode::METHOD_NOT_ALLOWED, "this path takes another method")
             })

@@ -7,9 +7,9 @@ import { createInterface } from "node:readline";
 
 const require = createRequire(join(process.env.ROUNDTRIP_TOOLS, "package.json"));
 const { chromium } = require("playwright-core");
-export const axe = () => require("axe-core").source;
+const AXE = require("axe-core").source;
 
-export const { BASE, OPERATOR, VIEWER, EXPIRED, SETTLED, TRANSACTION, DEAD, SHOTS } = process.env;
+export const { BASE, OPERATOR, VIEWER, SUBMITTER, EXPIRED, SETTLED, TRANSACTION, DEAD, SHOTS } = process.env;
 const PATIENCE_MS = 30_000;
 const FLAGS = [
   "--no-sandbox",
@@ -105,6 +105,21 @@ export const says = (page, where, text) => page.locator(where, { hasText: text }
 export async function confirmed(page, button, action = button) {
   await page.getByRole("button", { name: button, exact: true }).first().click();
   await page.locator("dialog").getByRole("button", { name: action, exact: true }).click();
+}
+
+/** Whether everybody can use what is shown: no serious fault by axe, nothing wider than the screen. */
+export async function judge(page, name) {
+  await page.evaluate(AXE);
+  const { violations } = await page.evaluate(() => window.axe.run(document, { resultTypes: ["violations"] }));
+  const serious = violations.filter((one) => ["serious", "critical"].includes(one.impact));
+  const places = (one) => one.nodes.map((node) => node.target.join(" ")).slice(0, 4);
+  assert.deepEqual(
+    serious.map((one) => `${one.id}: ${places(one).join(", ")}`),
+    [],
+    name,
+  );
+  const wide = await page.evaluate(() => document.documentElement.scrollWidth - innerWidth);
+  assert.ok(wide <= 0, `${name} is ${wide} px too wide`);
 }
 
 export { assert };

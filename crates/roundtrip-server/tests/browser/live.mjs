@@ -1,6 +1,6 @@
 // What happens is shown without a reload, and goes on being shown after the server was away.
 
-import { ask, assert, browse, go, says, submit, work } from "./browser.mjs";
+import { ask, assert, browse, go, judge, says, submit, work } from "./browser.mjs";
 
 await browse(async (page) => {
   page.expected = ["ERR_", "503"];
@@ -21,7 +21,7 @@ await browse(async (page) => {
   await go(page, `#/requests/${id}`, id.slice(0, 6));
   await says(page, ".head .badge", "queued");
   await work("square", { square: 49 });
-  await says(page, ".head .badge", "ready");
+  await says(page, ".head .badge", "kept");
   await says(page, ".timeline", "Answered");
   await says(page, "pre.json", "49");
 
@@ -29,9 +29,12 @@ await browse(async (page) => {
   await go(page, "#/", "Overview");
   await ask("stop");
   await says(page, ".connection", "Reconnecting");
+  await says(page, ".away", "The server does not answer");
   assert.ok(await page.locator(".flow").isVisible(), "what was shown stays");
+  await judge(page, "a server that is away");
   await ask("start");
   await says(page, ".connection", "Live");
+  await page.locator(".away").waitFor({ state: "hidden" });
   await submit("cube", { n: 2 });
   await work("cube", { error: "cubes are too hard" });
   await says(page, ".attention", "1 dead letter");

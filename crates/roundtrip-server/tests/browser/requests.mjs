@@ -7,7 +7,7 @@ const rows = (page, count) => page.waitForFunction((count) => document.querySele
 const dead = async (route) => (await call(`/v1/requests?state=dead&route=${route}&limit=1000`)).requests;
 
 await browse(async (page) => {
-  page.expected = ["404"];
+  page.expected = ["404", "503"];
   const search = async (text) => {
     await go(page, "#/requests", "Requests");
     await page.keyboard.press("/");
@@ -21,9 +21,12 @@ await browse(async (page) => {
   assert.deepEqual(story, ["admitted", "leased", "answered", "finalized", "assigned", "included", "confirmed", "ended"]);
   await says(page, ".timeline", "by pricer-");
   await says(page, ".timeline", TRANSACTION.slice(0, 8));
+  // Its bodies are gone, and that is said.
+  await says(page, ".note", "a store keeps them only while a request is live");
+  await says(page, ".card", "its chain does not show it now");
   // By the hash of a transaction.
   await search(TRANSACTION);
-  await says(page, "main .card", "Transaction");
+  await says(page, "h2", "It answers");
   await page.locator(`a[href="#/requests/${SETTLED}"]`).waitFor();
   // By the beginning of an id, a route, a state, and words of an error.
   await search(DEAD.slice(0, 9));
@@ -36,7 +39,9 @@ await browse(async (page) => {
   await go(page, "#/requests?state=leased&route=prices", "Requests");
   await says(page, "tbody", "with pricer-1");
   await search("ab".repeat(32));
-  await says(page, "[role=alert]", "Nothing is known by this hash");
+  // Whether it asks for anything only its chain can tell, which is away.
+  await says(page, "[role=alert]", "This cannot be told now");
+  await says(page, "[role=alert]", "base");
   await page.getByLabel("State").selectOption("ended");
   await page.goto(page.url().replace(/q=[^&]*&?/, ""));
   await says(page, "tbody .badge", "settled");

@@ -17,6 +17,7 @@ use serde_json::json;
 use super::chain::Site;
 use super::fuzz::tools;
 use super::program::Program;
+use still::Still;
 
 const SECRET: &str = "a secret of more than 32 bytes, for tests";
 const HOUR: Duration = Duration::from_secs(3600);
@@ -72,6 +73,7 @@ fn run(script: &str, base: &str, given: &[(&str, &str)], mut asked: impl FnMut(&
         .env("BASE", base)
         .env("OPERATOR", token(&all, HOUR))
         .env("VIEWER", token(&[Role::Viewer], HOUR))
+        .env("SUBMITTER", token(&[Role::Submitter], HOUR))
         .env("EXPIRED", expired())
         .envs(given.iter().copied())
         .stdin(Stdio::piped())
@@ -94,6 +96,12 @@ fn run(script: &str, base: &str, given: &[(&str, &str)], mut asked: impl FnMut(&
 
 fn alone(script: &str, program: &Program, given: &[(&str, &str)]) {
     run(script, program.base(), given, |what| panic!("{script} asks for {what}"));
+}
+
+/// The same, with what it has to know of a still life.
+fn of_still(script: &str, program: &Program, still: &Still) {
+    let (settled, dead) = (still.settled.to_string(), still.dead.to_string());
+    alone(script, program, &[("SETTLED", &settled), ("TRANSACTION", &still.transaction), ("DEAD", &dead)]);
 }
 
 #[tokio::test]
@@ -123,10 +131,7 @@ async fn what_happens_is_shown_as_it_happens_through_a_restart() {
 async fn requests_are_found_and_mended_by_whoever_looks_for_them() {
     let folder = tempfile::tempdir().unwrap();
     let still = still::paint(folder.path(), 5).await;
-    let given =
-        [("SETTLED", still.settled.to_string()), ("TRANSACTION", still.transaction), ("DEAD", still.dead.to_string())];
-    let given: Vec<(&str, &str)> = given.iter().map(|(name, value)| (*name, value.as_str())).collect();
-    alone("requests.mjs", &start(folder.path(), &still::config()), &given);
+    of_still("requests.mjs", &start(folder.path(), &still::config()), &still);
 }
 
 #[tokio::test]
@@ -134,6 +139,26 @@ async fn a_lane_is_drawn_slot_by_slot_and_a_route_is_paused_and_resumed() {
     let folder = tempfile::tempdir().unwrap();
     still::paint(folder.path(), 2).await;
     alone("lanes.mjs", &start(folder.path(), &still::config()), &[]);
+}
+
+#[tokio::test]
+async fn what_cannot_be_shown_is_told_with_what_to_do_next() {
+    let folder = tempfile::tempdir().unwrap();
+    alone("faults.mjs", &start(folder.path(), CONFIG), &[]);
+}
+
+#[tokio::test]
+async fn every_page_is_reached_on_a_phone_by_touch_and_by_keyboard() {
+    let folder = tempfile::tempdir().unwrap();
+    still::paint(folder.path(), 2).await;
+    alone("phone.mjs", &start(folder.path(), &still::config()), &[]);
+}
+
+#[tokio::test]
+async fn answers_that_are_kept_for_whoever_asks_wait_for_nobody() {
+    let folder = tempfile::tempdir().unwrap();
+    still::paint(folder.path(), 2).await;
+    alone("kept.mjs", &start(folder.path(), &still::config()), &[]);
 }
 
 #[tokio::test]
@@ -148,9 +173,7 @@ async fn every_page_can_be_used_by_everybody_in_light_and_dark_and_on_a_phone() 
     // More of the past, where somebody wants pictures of it.
     let rounds = if std::env::var_os("SHOTS").is_some() { 540 } else { 5 };
     let still = still::paint(folder.path(), rounds).await;
-    let given = [("SETTLED", still.settled.to_string()), ("DEAD", still.dead.to_string())];
-    let given: Vec<(&str, &str)> = given.iter().map(|(name, value)| (*name, value.as_str())).collect();
-    alone("pages.mjs", &start(folder.path(), &still::config()), &given);
+    of_still("pages.mjs", &start(folder.path(), &still::config()), &still);
 }
 
 #[tokio::test]
@@ -160,8 +183,10 @@ async fn a_request_of_a_chain_is_followed_from_seen_to_settled() {
     let payload = Bytes::from_static(b"hello");
     let submitter = site.ask(std::slice::from_ref(&payload));
     let (base, content, answer) = (program.base().to_owned(), keccak256(&payload).to_string(), answer_to(&payload));
+    let (node, board) = (site.node.url().to_string(), site.board.to_string());
     let script = tokio::task::spawn_blocking(move || {
-        let given = [("CONTENT", content.as_str()), ("ANSWER", &answer.to_string())];
+        let answer = answer.to_string();
+        let given = [("CONTENT", content.as_str()), ("ANSWER", &answer), ("NODE", &node), ("BOARD", &board)];
         run("chain.mjs", &base, &given, |what| panic!("{what}"));
     });
     script.await.unwrap();

@@ -30,6 +30,8 @@ const CONTRACT: Address = Address::repeat_byte(0x5a);
 const FUNCTION: &str = "respond(uint256 id, uint256 price, bytes proof)";
 const GWEI: u128 = 1_000_000_000;
 const HOUR_MS: u64 = 3_600_000;
+/// Answers that are kept for whoever asks.
+const KEPT: usize = 18;
 /// One round of work.
 const ROUND_MS: u64 = 20_000;
 
@@ -79,8 +81,15 @@ lease = "2h"
 [routes.reports]
 to = "gallery"
 
-[destinations.gallery.keep]
-at_least = "1h"
+[destinations.gallery.webhook]
+url = "http://127.0.0.1:9/"
+secret = {{ env = "API_SECRET" }}
+
+[routes.lookups]
+to = "caller"
+
+[destinations.caller.keep]
+at_least = "1d"
 "#
     )
 }
@@ -294,6 +303,7 @@ pub(crate) async fn paint(folder: &Path, rounds: u64) -> Still {
     let mut painter =
         Painter { store, clock, call, made: 0, height: 21_400_000, cursor: None, feed: none, lanes: Vec::new() };
     open(&mut painter).await;
+    keep(&mut painter).await;
     let mut last = Vec::new();
     for n in 0..rounds {
         let start = painter.clock.now().0;
@@ -314,7 +324,8 @@ pub(crate) async fn paint(folder: &Path, rounds: u64) -> Still {
 
 async fn open(painter: &mut Painter) {
     let policy = |to: &str| RoutePolicy { destination: Some(Destination::new(to).unwrap()), ..RoutePolicy::default() };
-    for (name, to) in [("prices", "oracle"), ("thumbnails", "gallery"), ("reports", "gallery")] {
+    let routes = [("prices", "oracle"), ("thumbnails", "gallery"), ("reports", "gallery"), ("lookups", "caller")];
+    for (name, to) in routes {
         painter.apply(Define { route: route(name), policy: policy(to) }).await;
     }
     let holder = HolderName::new("sender-oracle-5f2c91d0").unwrap();
@@ -326,12 +337,23 @@ async fn open(painter: &mut Painter) {
         let lane = LaneName::new(name).unwrap();
         let destination = Destination::new("oracle").unwrap();
         let order = Order::Open { destination, window: 64, first: Nonce(first) };
-        painter.apply(LaneOrder { lane: lane.clone(), order }).await;
+        // As a sender does: what the account did before is on the chain, and final.
+        for order in [order, Order::Settled { below: Nonce(first) }] {
+            painter.apply(LaneOrder { lane: lane.clone(), order }).await;
+        }
         let Effect::Led(token, _) = painter.apply(hold(Seat::Lane(lane.clone()))).await else {
             panic!("a seat is led")
         };
         painter.lanes.push((lane, token, first));
     }
+}
+
+/// Answers that are kept for whoever asks, since before all that follows.
+async fn keep(painter: &mut Painter) {
+    let requests = (0..KEPT).map(|n| painter.other("lookups", json!({"name": format!("peer-{n}")}))).collect();
+    painter.apply(Admit { cursor: None, requests }).await;
+    let grants = painter.lease("lookups", "resolver-1", KEPT).await;
+    painter.each(grants.iter().map(Painter::answer).collect()).await;
 }
 
 /// What is under way, and what went wrong.
