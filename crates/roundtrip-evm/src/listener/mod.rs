@@ -35,4 +35,4 @@ pub use event::{AbiError, BadDeadline, BadFilter, BadSignature, EventSignature};
 pub use mempool::Mempool;
 pub use probe::Trouble;
 pub use source::{BadQuorum, EvmSource};
-pub use watch::{NoMatch, Watch};
+pub use watch::{NoIdentity, NoMatch, Watch};

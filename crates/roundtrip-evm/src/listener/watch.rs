@@ -48,6 +48,11 @@ pub(super) enum Shows {
 #[error("the answers of {0} cannot be matched to requests: give the route an identity of fields that both events have")]
 pub struct NoMatch(String);
 
+/// An event whose requests lack what makes their ids.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("no request could have an id: {0}")]
+pub struct NoIdentity(String);
+
 /// What the topics of a log must be, by their places; nothing at a place means anything.
 type Topics = [Vec<B256>; TOPICS_MAX];
 
@@ -70,6 +75,12 @@ impl Watch {
             return Err(NoMatch(event.signature().to_owned()));
         }
         Ok(Watch { shows: Shows::Answer, ..Watch::new(route, event, identity) })
+    }
+
+    /// Whether the event has every field that makes a request's id; one without would only make dead letters.
+    pub fn check_identity(&self) -> Result<(), NoIdentity> {
+        let Identity::Fields(fields) = &self.identity else { return Ok(()) };
+        fields.iter().try_for_each(|field| self.event.field(field.as_str()).map(drop)).map_err(NoIdentity)
     }
 
     /// What it means that one of those is there.

@@ -65,6 +65,10 @@ impl Outcomes {
             }
             text if text.starts_with("error ") => {
                 let error = ErrorItem::parse(text.trim_end_matches(';')).map_err(|error| bad(error.to_string()))?;
+                // A type that nobody knows parses, and its selector is that of no error.
+                for input in &error.inputs {
+                    abi::type_of("", input).map_err(|error| bad(error.to_string()))?;
+                }
                 Refusal::Errors(vec![error.selector()])
             }
             text => Refusal::Reason(text.to_owned()),
@@ -170,7 +174,7 @@ mod tests {
 
     #[test]
     fn what_names_no_refusal_says_why() {
-        for text in ["", "0x12", "0x1234567g", "error (", "error"] {
+        for text in ["", "0x12", "0x1234567g", "error (", "error Done(uint2567)", "error"] {
             let named = Outcomes::new().on(text, Outcome::Retry);
             // The word alone may be a reason.
             assert_eq!(named.is_ok(), text == "error", "{text:?}");

@@ -82,9 +82,18 @@ fn look(root: &Value, schema: &Value, value: &Value, path: &mut Path, found: &mu
     }
 }
 
+/// How alike two names are, from 0 to 1. One slip, such as two letters in each other's place, makes a short name very
+/// unlike by its letters alone.
+fn likeness(key: &str, candidate: &str) -> f64 {
+    match strsim::damerau_levenshtein(key, candidate) {
+        0 | 1 => 1.0,
+        _ => strsim::jaro_winkler(key, candidate),
+    }
+}
+
 fn unknown(path: &Path, key: &str, known: Option<Vec<String>>) -> Unknown {
     let known = known.unwrap_or_default();
-    let likeness = |candidate: &String| strsim::jaro_winkler(key, candidate);
+    let likeness = |candidate: &String| likeness(key, candidate);
     let best = known.iter().max_by(|a, b| likeness(a).total_cmp(&likeness(b)));
     let meant = best.filter(|best| likeness(best) >= ALIKE).cloned();
     Unknown { path: path.clone(), meant, known }
@@ -100,7 +109,7 @@ mod tests {
     fn keys_that_nobody_knows_are_found_wherever_they_are() {
         let document = json!({
             "stroe": {},
-            "store": {"url": "memory:", "uri": ""},
+            "store": {"url": "memory:", "uri": "", "ulr": ""},
             "routes": {"any-name": {"events": [{"chain": "a", "event": "E()", "adresses": []}], "lease": "1s"}},
             "chains": {"any": {"urls": [], "zzz": 1}},
         });
@@ -109,6 +118,7 @@ mod tests {
         let expected = [
             ("stroe", Some("store")),
             ("store.uri", Some("url")),
+            ("store.ulr", Some("url")),
             ("routes.any-name.events.0.adresses", Some("addresses")),
             ("chains.any.zzz", None),
         ];

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::hash::{BuildHasher, Hasher};
 use std::sync::Arc;
 
+use anyhow::Context;
 use roundtrip::clock::Clock;
 use roundtrip::outbox::{CourierOptions, Endpoint, RedisListSink, WebhookOptions, WebhookSink};
 use roundtrip::relay::Relay;
@@ -333,7 +334,8 @@ impl Delivery {
                 let Some(chain) = plan.chains.get(&to.chain) else { return Ok(relay) };
                 let mut signers = BTreeMap::new();
                 for (lane, source) in &to.lanes {
-                    signers.insert(LaneName::new(lane)?, source.open().await?);
+                    let signer = source.open().await.with_context(|| format!("lane {lane} cannot sign"))?;
+                    signers.insert(LaneName::new(lane)?, signer);
                 }
                 let lanes: Vec<&str> = to.lanes.iter().map(|(lane, _)| lane.as_str()).collect();
                 let options = SenderOptions { seat_ms: plan.seat_ms, ..to.send.clone() };

@@ -73,6 +73,7 @@ pub(super) fn plan(
             let chain = findings.chain(&[&path[..], &["chain"]].concat(), &event.chain);
             let watch = watch_of(findings, &path, &route, event, identity.clone(), kind == "events");
             let (Some(_), Some(watch)) = (chain, watch) else { continue };
+            findings.ok(&["routes", name, "identity"], watch.check_identity());
             check_call(findings, &path, config, destinations, &watch, kind);
             feed_from(&mut feeds, &event.chain, event.from_block).watches.push(watch);
         }
@@ -166,6 +167,8 @@ fn watch_of(
     asks: bool,
 ) -> Option<Watch> {
     let at = |key: &'static str| [path, &[key]].concat();
+    // Each is looked at whatever the others come to: every fault is told.
+    let addresses = addresses(findings, &at("addresses"), &config.addresses);
     let event = match &config.abi {
         Some(file) => {
             let abi = findings.read(&at("abi"), file)?;
@@ -177,9 +180,10 @@ fn watch_of(
         true => Watch::new(route.clone(), event, identity),
         false => findings.ok(path, Watch::answers(route.clone(), event, identity))?,
     };
-    let mut watch = watch.at(addresses(findings, &at("addresses"), &config.addresses));
+    let mut watch = watch.at(addresses);
     for (argument, values) in &config.only {
-        watch = findings.ok(&[path, &["only", argument.as_str()]].concat(), watch.only(argument, values))?;
+        let narrowed = watch.clone().only(argument, values);
+        watch = findings.ok(&[path, &["only", argument.as_str()]].concat(), narrowed).unwrap_or(watch);
     }
     if let Some(argument) = &config.deadline {
         let origin = findings.ok(&at("chain"), OriginName::new(&config.chain))?;

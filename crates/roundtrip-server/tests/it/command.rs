@@ -127,6 +127,50 @@ function = "answer(uint256 id)"
     assert!(offline.status.success(), "{}", said(&offline));
 }
 
+/// What an event lacks, and each fault beside another of the same event.
+#[test]
+fn an_event_is_held_to_what_its_route_wants_of_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = r#"
+[chains.main]
+chain_id = 1
+urls = ["http://127.0.0.1:1"]
+
+[routes.price]
+identity = ["/args/idd"]
+
+[[routes.price.events]]
+chain = "main"
+event = "Asked(uint256 indexed id)"
+addresses = ["0x5FbDB2315678afecb367f032d93F642f64180a"]
+only = { nobody = [1] }
+deadline = "later"
+
+[[routes.price.events]]
+chain = "main"
+event = "Asked("
+addresses = ["0x1"]
+"#;
+    std::fs::write(folder.path().join("roundtrip.toml"), config).unwrap();
+    let checked = roundtrip(folder.path(), &["check", "--offline"]);
+    let told = said(&checked);
+    let expected = [
+        "routes.price.events.0.addresses.0: ",
+        "routes.price.events.0.only.nobody: ",
+        "routes.price.events.0.deadline: ",
+        "routes.price.events.1.addresses.0: ",
+        "routes.price.events.1.event: ",
+    ];
+    for line in expected {
+        assert!(told.contains(line), "{line} is not in:\n{told}");
+    }
+    let mended = config.split("addresses").next().unwrap();
+    std::fs::write(folder.path().join("roundtrip.toml"), mended).unwrap();
+    let told = said(&roundtrip(folder.path(), &["check", "--offline"]));
+    let wanted = "routes.price.identity: no request could have an id: requests of Asked(uint256) have no /args/idd";
+    assert!(told.contains(wanted), "{told}");
+}
+
 /// A key that nobody knows, a value that does not fit, a name that is not there, a secret that is not set: all in one
 /// go, and nothing that only follows from another.
 #[test]
