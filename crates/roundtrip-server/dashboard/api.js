@@ -1,5 +1,7 @@
 // The public API, as everybody has it. A token lives in this browser until it expires or its bearer logs out.
 
+import { members } from "./words.js";
+
 const KEY = "roundtrip-token";
 
 /** Why a call was refused, in the server's words. */
@@ -62,6 +64,11 @@ async function send(path, { method = "GET", body, signal } = {}) {
 }
 
 export const get = async (path, signal) => (await send(path, { signal })).json();
+/** A request, and the text of its bodies as they came. */
+export async function getRequest(id) {
+  const text = await (await send(at(["requests", id]))).text();
+  return { ...JSON.parse(text), texts: members(text) };
+}
 export const post = async (path, body = {}) => (await send(path, { method: "POST", body })).json();
 export const bytes = async (path) => new Uint8Array(await (await send(path)).arrayBuffer());
 

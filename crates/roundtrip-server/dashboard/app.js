@@ -58,8 +58,14 @@ function nextTheme() {
 
 function where() {
   const [path, query] = location.hash.replace(/^#\/?/, "").split("?");
-  const parts = path.split("/").map(decodeURIComponent);
-  return { name: parts[0], rest: parts.slice(1), query: new URLSearchParams(query) };
+  const asked = new URLSearchParams(query);
+  try {
+    const [name, ...rest] = path.split("/").map(decodeURIComponent);
+    return { name, rest, query: asked };
+  } catch {
+    // Badly escaped, it is the name of no page.
+    return { name: path, rest: [], query: asked };
+  }
 }
 
 let deadLetters = 0;

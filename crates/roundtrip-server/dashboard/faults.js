@@ -106,6 +106,14 @@ export function failed(error, retry) {
       said: error.message,
       next: [link("#/", "Overview", "primary"), again(retry)],
     });
+  if (error.status === 422)
+    return fault({
+      picture: "lost",
+      title: "This cannot be looked for",
+      said: error.message,
+      reasons: ["The link may be cut short, misspelled, or of another version."],
+      next: [link(location.hash.split("?")[0], "Look for everything", "primary"), link("#/", "Overview")],
+    });
   if (error.status === 429)
     return fault({
       title: "Too many calls",

@@ -2,7 +2,7 @@
 
 import { h } from "./dom.js";
 import { Problem, operates } from "./api.js";
-import { STATES, brief, count, stateOn } from "./words.js";
+import { STATES, brief, count, indented, stateOn } from "./words.js";
 
 /** A state as a word; on a route that is given, in the words for it. */
 export const badge = (given, route) => {
@@ -216,8 +216,8 @@ export function shares(parts, label) {
   );
 }
 
-/** JSON as people read it. */
-export const json = (value) => h("pre", { class: "json", tabindex: "0" }, colored(JSON.stringify(value, null, 2)));
+/** JSON text as people read it. */
+export const json = (text) => h("pre", { class: "json", tabindex: "0" }, colored(indented(text)));
 
 function colored(text) {
   const parts = [];

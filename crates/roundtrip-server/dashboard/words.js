@@ -88,6 +88,43 @@ export function dump(bytes, most = 4096) {
   return lines.join("\n");
 }
 
+/** The pieces of JSON text as they are written. */
+const PIECES = /"[^"\\]*(?:\\.[^"\\]*)*"|[{}[\],:]|[^\s"{}[\],:]+/g;
+
+/** The members of a JSON object as they are written: a number that is read may lose digits. Pure. */
+export function members(text) {
+  const found = {};
+  let depth = 0,
+    name = null,
+    from = 0;
+  for (const { 0: piece, index } of text.matchAll(PIECES)) {
+    if (depth === 1) {
+      if (piece === "," || piece === "}") {
+        if (name !== null) found[name] = text.slice(from, index).trim();
+        name = null;
+      } else if (name === null) name = JSON.parse(piece);
+      else if (piece === ":") from = index + 1;
+    }
+    if (piece === "{" || piece === "[") depth += 1;
+    if (piece === "}" || piece === "]") depth -= 1;
+  }
+  return found;
+}
+
+/** JSON text in lines, every number with its own digits. Pure. */
+export function indented(text) {
+  let [lines, depth, last] = ["", 0, ""];
+  for (const [piece] of text.matchAll(PIECES)) {
+    const [closes, opened] = [piece === "}" || piece === "]", last === "{" || last === "["];
+    if (closes) depth -= 1;
+    if (closes ? !opened : opened || last === ",") lines += `\n${"  ".repeat(depth)}`;
+    lines += piece === ":" ? ": " : piece;
+    if (piece === "{" || piece === "[") depth += 1;
+    last = piece;
+  }
+  return lines;
+}
+
 /** What a state is called on a route: an answer that is kept for whoever asks waits for nobody. */
 export const stateOn = (route, state) => (state === "ready" && route?.delivery === "keep" ? "kept" : state);
 

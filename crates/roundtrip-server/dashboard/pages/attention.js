@@ -199,7 +199,7 @@ export const list = (items) =>
           ),
       );
 
-/** One item; what is too long for two lines is in its title. */
+/** One item; what is too long for two lines is in its title, and on a phone, which shows no titles, it has more lines. */
 function attentionRow(item) {
   const text = h("span", { class: "text" }, item.text);
   text.title = text.textContent;

@@ -144,7 +144,7 @@ export const called = (said) => [
     ].filter(Boolean),
   ),
   said.function && h("p", { class: "mono signature" }, said.function),
-  said.arguments && json(said.arguments),
+  said.arguments && json(JSON.stringify(said.arguments)),
 ];
 
 export function attemptView(attempt, n, mined) {

@@ -59,11 +59,17 @@ function card(one) {
             "li",
             { class: node.healthy ? "good" : "bad" },
             h("span", { class: "mono" }, node.name),
-            h("span", { class: "quiet" }, node.healthy ? "answers" : "does not answer well"),
+            h("span", { class: "quiet" }, standing(node, one)),
           ),
         ),
       ),
   );
+}
+
+/** A node without failures may just not have been asked; only one that is alone surely was. */
+function standing(node, { nodes, state }) {
+  if (!node.healthy) return "does not answer well";
+  return nodes.length === 1 && state === "following" ? "answers" : "no failure, or not asked lately";
 }
 
 /** Cursor, final block and head on one line. */

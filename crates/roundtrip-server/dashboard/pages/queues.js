@@ -1,7 +1,7 @@
 // Routes as queues, in the words of Bull's Arena, for people who come from there.
 
 import { h } from "../dom.js";
-import { at, get, post } from "../api.js";
+import { at, get, getRequest, post } from "../api.js";
 import { act, badge, confirm, empty, head, json, requestLink, status, table, trail } from "../parts.js";
 import { noSuch } from "../faults.js";
 import { ago, count, plural, span, stateOn } from "../words.js";
@@ -74,7 +74,7 @@ function one({ refresh }, name, tab) {
   const opened = new Map();
   const toggle = (id) => async (event) => {
     if (!event.currentTarget.open || opened.has(id)) return;
-    opened.set(id, await get(at(["requests", id])).catch((error) => error));
+    opened.set(id, await getRequest(id).catch((error) => error));
     refresh();
   };
   const states = TABS.find(([known]) => known === tab)?.[1];
@@ -174,9 +174,9 @@ function jobView(job, route, opened, toggle, refresh) {
                 h("p", { class: "strong" }, "Data"),
                 found.payload === undefined
                   ? h("p", { class: "quiet" }, "Gone: a store keeps it only while a job is live. Its page shows what is left.")
-                  : json(found.payload),
+                  : json(found.texts.payload),
               ),
-              found.response !== undefined && h("div", {}, h("p", { class: "strong" }, "Return value"), json(found.response)),
+              found.response !== undefined && h("div", {}, h("p", { class: "strong" }, "Return value"), json(found.texts.response)),
             ),
       h(
         "p",

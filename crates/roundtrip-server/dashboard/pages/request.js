@@ -1,7 +1,7 @@
 // One request: where it is, all that happened to it, what was asked and answered, and what can be done.
 
 import { h } from "../dom.js";
-import { Problem, at, bytes, get, post } from "../api.js";
+import { Problem, at, bytes, get, getRequest, post } from "../api.js";
 import { noRequest } from "../faults.js";
 import { act, badge, confirm, copyable, facts, head, json, laneLink, routeLink, section, slotLink, trail, trouble } from "../parts.js";
 import { CLASSES, ago, brief, count, date, dump, plural, span, time } from "../words.js";
@@ -24,7 +24,7 @@ export function page({ rest: [id], refresh }) {
     wants: (_, data) => data.includes(id),
     load: async () => {
       if (!WHOLE.test(id)) return { request: null, entries: [] };
-      const [request, timeline] = await Promise.all([orNone(get(at(["requests", id]))), get(at(["requests", id, "timeline"]))]);
+      const [request, timeline] = await Promise.all([orNone(getRequest(id)), get(at(["requests", id, "timeline"]))]);
       const routes = request?.route ? (await get(at(["routes"]))).routes : [];
       const ended = request && request.route === undefined;
       const mined = ended && timeline.entries.findLast((entry) => entry.transaction)?.transaction;
@@ -79,14 +79,14 @@ export function page({ rest: [id], refresh }) {
           section(
             "What is asked",
             rawButton(raw.payload, () => show("payload")),
-            body(request.encoding, request.payload, raw.payload),
+            body(request.encoding, request.texts.payload, raw.payload),
           ),
         live &&
           request.response !== undefined &&
           section(
             "Its answer",
             rawButton(raw.response, () => show("response")),
-            body(request.response_encoding, request.response, raw.response),
+            body(request.response_encoding, request.texts.response, raw.response),
           ),
         !live && gone(request, entries, carrier),
         parcel &&
@@ -295,11 +295,11 @@ function how(entry) {
 const rawButton = (shown, show) => !shown && h("button", { type: "button", class: "small", onclick: show }, "Raw bytes");
 
 /** A body as it is read, and byte by byte beside it. */
-function body(encoding, value, shown) {
+function body(encoding, text, shown) {
   const readable =
     encoding === "json"
-      ? json(value)
-      : h("p", { class: "note" }, `${plural(atob(value).length, "byte")} of ${encoding}: only its route knows how to read them.`);
+      ? json(text)
+      : h("p", { class: "note" }, `${plural(atob(JSON.parse(text)).length, "byte")} of ${encoding}: only its route knows how to read them.`);
   if (!shown) return readable;
   if (shown instanceof Error) return [readable, trouble(shown)];
   return h(

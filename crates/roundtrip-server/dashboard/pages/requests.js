@@ -8,6 +8,8 @@ import { STATES, ago, brief, count, plural, span } from "../words.js";
 import { called } from "./lanes.js";
 
 const PAGE = 100;
+/** The most that one call tells. */
+const CALL_MAX = 1000;
 const LIVE = ["held", "queued", "leased", "waiting", "ready", "assigned", "included", "confirmed", "dead"];
 
 const SAYS = {
@@ -16,84 +18,92 @@ const SAYS = {
   transaction: "By the hash of a transaction.",
 };
 
-/** What somebody looks for: an id or a hash, the beginning of an id, or words of an error. Pure. */
+/** What somebody looks for: an id or a hash, the ends of an id, words of an error (also in quotes), or either. Pure. */
 export function meaning(text) {
-  const digits = text.trim().replace(/^0x/i, "").toLowerCase();
+  const words = text.trim();
+  const quoted = /^"(.+)"$/.exec(words);
+  if (quoted) return { error: quoted[1] };
+  const digits = words.replace(/^0x/i, "").toLowerCase();
   if (/^[0-9a-f]{64}$/.test(digits)) return { whole: digits };
-  if (/^[0-9a-f]{4,63}$/.test(digits) && /\d/.test(digits))
-    return { id_prefix: digits.slice(0, digits.length - (digits.length % 2)), begins: digits };
-  return { error: text.trim() };
+  // As ids are shown where there is little room.
+  const [, begins, ends] = /^([0-9a-f]{2,})(?:…|\.\.\.)([0-9a-f]*)$/.exec(digits) ?? [];
+  if (begins) return { begins, ends };
+  return /^[0-9a-f]{3,63}$/.test(digits) ? { begins: digits, ends: "", error: words } : { error: words };
+}
+
+const hasEnds = ({ begins, ends }, id) => begins !== undefined && id.startsWith(begins) && id.endsWith(ends);
+
+/** What to ask for, one after the other, and which of the told ones fit. Pure. */
+function asks(sought) {
+  const { begins, error } = sought;
+  const byId = begins && { query: { id_prefix: begins.slice(0, begins.length & ~1) }, fits: ({ id }) => hasEnds(sought, id) };
+  const byError = error !== undefined && { query: { error }, fits: () => true };
+  return [byId, byError].filter(Boolean);
 }
 
 export function page({ query, refresh }) {
   const wanted = { q: query.get("q") ?? "", route: query.get("route") ?? "", state: query.get("state") ?? "" };
-  /** What was loaded beyond the first page. */
-  let more = { requests: [], next: undefined };
-  let loading = false;
+  const sought = meaning(wanted.q);
+  /** How many rows are wanted; all of them are brought up to date. */
+  let most = PAGE;
   const go = (change) => {
     const next = Object.entries({ ...wanted, ...change }).filter(([, value]) => value);
     location.hash = `#/requests${next.length ? `?${new URLSearchParams(next)}` : ""}`;
   };
-  const path = (after) => {
-    const { id_prefix, error } = meaning(wanted.q);
-    return at(["requests"], { route: wanted.route, state: wanted.state, id_prefix, error, after, limit: PAGE });
-  };
-  const fits = (request) => request.id.startsWith(meaning(wanted.q).begins ?? "");
 
   async function load() {
     const { routes } = await get(at(["routes"]));
-    const { whole } = meaning(wanted.q);
-    if (whole) return { routes, ...(await byHash(whole)) };
-    if (wanted.state === "ended") return { routes, ended: (await get(at(["ended"], { route: wanted.route, limit: 500 }))).requests };
-    const first = await get(path());
-    return { routes, requests: first.requests.filter(fits), next: first.next };
-  }
-
-  async function loadMore(next) {
-    loading = true;
-    refresh();
-    try {
-      const found = await get(path(next));
-      more = { requests: [...more.requests, ...found.requests.filter(fits)], next: found.next ?? null };
-    } finally {
-      loading = false;
-      refresh();
+    if (sought.whole) return { routes, ...(await byHash(sought.whole)) };
+    if (wanted.state === "ended") {
+      const { requests } = await get(at(["ended"], { route: wanted.route, limit: 500 }));
+      return { routes, ended: wanted.q ? requests.filter(({ id }) => hasEnds(sought, id)) : requests };
     }
+    return { routes, ...(await live()) };
   }
 
-  const rowsOf = (data) => {
-    const seen = new Set(data.requests.map((request) => request.id));
-    return [...data.requests, ...more.requests.filter((request) => !seen.has(request.id))];
+  async function live() {
+    const found = new Map();
+    for (const { query, fits } of asks(sought)) {
+      let after;
+      do {
+        const limit = Math.min(CALL_MAX, Math.max(PAGE, most - found.size));
+        const told = await get(at(["requests"], { route: wanted.route, state: wanted.state, ...query, after, limit }));
+        for (const request of told.requests.filter(fits)) found.set(request.id, request);
+        after = told.next ?? undefined;
+      } while (after !== undefined && found.size < most);
+      if (after !== undefined) return { requests: [...found.values()], more: true };
+    }
+    return { requests: [...found.values()], more: false };
+  }
+
+  const loadMore = ({ target }) => {
+    target.disabled = true;
+    most += PAGE;
+    refresh();
   };
 
   return {
     title: "Requests",
     load,
     view: (data) => {
-      const next = more.next === undefined ? data.next : more.next;
       return [
         head("Requests", data.transaction ? SAYS.transaction : (SAYS[wanted.state] ?? SAYS.live)),
         filters(wanted, data.routes, go),
         data.unknown
           ? unknown(data.unknown)
           : data.ended
-            ? endedTable(data.ended)
+            ? endedTable(data.ended, wanted.q)
             : data.transaction
               ? transaction(data.transaction)
-              : rowsOf(data).length === 0 && !next
+              : data.requests.length === 0
                 ? nothing(wanted)
                 : [
-                    requestsTable(rowsOf(data), data.routes),
+                    requestsTable(data.requests, data.routes),
                     h(
                       "p",
                       { class: "more" },
-                      h("span", { class: "quiet" }, `${count(rowsOf(data).length)} shown`),
-                      next &&
-                        h(
-                          "button",
-                          { type: "button", disabled: loading, onclick: () => loadMore(next) },
-                          loading ? "Loading" : "Show more",
-                        ),
+                      h("span", { class: "quiet" }, `${count(data.requests.length)} shown`),
+                      data.more && h("button", { type: "button", onclick: loadMore }, "Show more"),
                     ),
                   ],
       ];
@@ -208,15 +218,16 @@ const transaction = (found) => [
 function filters(wanted, routes, go) {
   const search = (event) => {
     event.preventDefault();
-    go({ q: new FormData(event.target).get("q").trim() });
+    go({ q: typed(event.target) });
   };
+  const typed = (form) => new FormData(form).get("q").trim();
   const option = (value, name, chosen) => h("option", { value, selected: value === chosen }, name);
   const select = (name, label, chosen, options) =>
     h(
       "label",
       { class: "pick" },
       h("span", { class: "unseen" }, label),
-      h("select", { value: chosen, onchange: (event) => go({ [name]: event.target.value }) }, options),
+      h("select", { value: chosen, onchange: (event) => go({ q: typed(event.target.form), [name]: event.target.value }) }, options),
     );
   const states = [...LIVE.map((state) => [state, STATES[state][0]]), ["ended", "ended lately"]];
   if (wanted.state && !states.some(([state]) => state === wanted.state))
@@ -290,9 +301,11 @@ function whereabouts(request) {
   return "";
 }
 
-const endedTable = (ended) =>
+const endedTable = (ended, q) =>
   ended.length === 0
-    ? empty("Nothing has ended since this process began to listen.", "What ended before is found by its id.")
+    ? q
+      ? empty("Nothing that ended lately fits.", "It is found by its id alone, or by the beginning of it: its errors are gone.")
+      : empty("Nothing has ended since this process began to listen.", "What ended before is found by its id.")
     : table(
         [{ name: "Request" }, { name: "Route" }, { name: "End" }, { name: "Ended", number: true }, { name: "Took", number: true }],
         ended.map((one) => ({

@@ -24,6 +24,8 @@ await browse(
       await says(page, "main h1", arrives);
     };
     await leads("#/nothing", "There is no page here", "Overview", "Overview");
+    await leads("#/requests/%", "There is no page here", "Overview", "Overview");
+    await leads("#/requests?state=foo", "This cannot be looked for", "Look for everything", "Requests");
     await leads("#/constructor", "There is no page here", "Requests", "Requests");
     await leads(`#/requests/${NOBODY}`, "No such request is here", "All requests", "Requests");
     await leads("#/requests/abcd", "This is no id of a request", "Search for it", "Requests");

@@ -1,6 +1,6 @@
 // What happens is shown without a reload, and goes on being shown after the server was away.
 
-import { ask, assert, browse, go, judge, says, submit, work } from "./browser.mjs";
+import { BASE, OPERATOR, ask, assert, browse, go, judge, says, submit, work } from "./browser.mjs";
 
 await browse(async (page) => {
   page.expected = ["ERR_", "503"];
@@ -24,6 +24,26 @@ await browse(async (page) => {
   await says(page, ".head .badge", "kept");
   await says(page, ".timeline", "Answered");
   await says(page, "pre.json", "49");
+
+  // A body keeps its digits, which reading it would lose.
+  const exact = '{"n":12345678901234567890123,"f":1.10,"s":"a \\"{1}\\", b","none":{},"list":[1e5,[]]}';
+  const headers = { "content-type": "application/json", authorization: `Bearer ${OPERATOR}` };
+  const told = await (await fetch(`${BASE}/v1/routes/cube/requests`, { method: "POST", headers, body: exact })).json();
+  const plain = { a: [1, { b: [] }], c: {}, d: 'x",{', e: null };
+  const same = await page.evaluate(async (plain) => {
+    const { indented, members } = await import("/dashboard/words.js");
+    return [indented(JSON.stringify(plain)), members(JSON.stringify(plain))];
+  }, plain);
+  assert.equal(same[0], JSON.stringify(plain, null, 2));
+  assert.deepEqual(same[1], { a: '[1,{"b":[]}]', c: "{}", d: '"x\\",{"', e: "null" });
+  await go(page, `#/requests/${told.id}`, told.id.slice(0, 6));
+  await says(page, "pre.json", '"n": 12345678901234567890123,\n  "f": 1.10,');
+  const whole = await page.locator("pre.json").textContent();
+  assert.equal(whole.replace(/\n */g, "").replace(/": /g, '":'), exact);
+  await go(page, "#/queues/cube/waiting", "cube");
+  await page.locator(".jobs summary").first().click();
+  await says(page, ".jobs pre.json", "12345678901234567890123");
+  await work("cube", { cube: 1 });
 
   // The server goes, and comes back at the same place; nobody reloads.
   await go(page, "#/", "Overview");

@@ -41,6 +41,17 @@ await browse(
         await says(page, "main h1", name);
         await sheet(page).waitFor({ state: "hidden" });
       }
+      // What needs a person is read to its end.
+      const unread = await page.evaluate(async () => {
+        const { list } = await import("/dashboard/pages/attention.js");
+        const shown = list([{ level: "bad", key: "long", text: "the encoder answered 500 after 1200 ms, and ".repeat(9) }]);
+        document.querySelector("main").append(shown);
+        const text = shown.querySelector(".text");
+        const hidden = text.scrollHeight - text.clientHeight;
+        shown.remove();
+        return hidden;
+      });
+      assert.equal(unread, 0, "px of an item are cut");
       // Where one is shows, also in the bar.
       assert.match(await more(page).getAttribute("class"), /here/);
       // What is open closes at a touch beside it.

@@ -1,6 +1,6 @@
 // Requests are found by whatever somebody knows of them; dead letters are retried, one and many.
 
-import { DEAD, SETTLED, TRANSACTION, assert, browse, call, confirmed, go, says } from "./browser.mjs";
+import { BASE, DEAD, OPERATOR, SETTLED, TRANSACTION, assert, browse, call, confirmed, go, says } from "./browser.mjs";
 
 /** Waits until a table has so many rows. */
 const rows = (page, count) => page.waitForFunction((count) => document.querySelectorAll("tbody tr").length === count, count);
@@ -29,13 +29,49 @@ await browse(async (page) => {
   await says(page, "h2", "It answers");
   await page.locator(`a[href="#/requests/${SETTLED}"]`).waitFor();
   // By the beginning of an id, a route, a state, and words of an error.
-  await search(DEAD.slice(0, 9));
-  await rows(page, 1);
+  for (const part of [DEAD.slice(0, 9), DEAD.slice(0, 8).toUpperCase(), `0x${DEAD.slice(0, 7)}`, `${DEAD.slice(0, 6)}…${DEAD.slice(-4)}`]) {
+    await search(part);
+    await rows(page, 1);
+    await page.locator(`tbody a[href="#/requests/${DEAD}"]`).waitFor();
+  }
+  // Letters alone may begin an id, and three digits; digits may as well be of an error, or in quotes nothing else.
+  const meanings = await page.evaluate(async () => {
+    const { meaning } = await import("/dashboard/pages/requests.js");
+    return ["efce", "2d8", "5501", '"5501"', "2d8e…cff9", "no such image", "0x2D"].map(meaning);
+  });
+  const either = (begins) => ({ begins, ends: "", error: begins });
+  assert.deepEqual(meanings, [
+    ...["efce", "2d8", "5501"].map(either),
+    { error: "5501" },
+    { begins: "2d8e", ends: "cff9" },
+    { error: "no such image" },
+    { error: "0x2D" },
+  ]);
+  const letters = (await call("/v1/requests?limit=1000")).requests.map((one) => one.id).find((id) => /^[a-f]{3}/.test(id));
+  await search(letters.slice(0, 3));
+  await page.locator(`tbody a[href="#/requests/${letters}"]`).waitFor();
+  const numbers = (await dead("thumbnails")).map((one) => / \d{3,} ms/.exec(one.error.text)?.[0].slice(1, -3)).find(Boolean);
+  await search(numbers);
+  await says(page, "tbody .error-text", numbers);
   await search("no such image");
   await says(page, "tbody .error-text", "no such image");
   await rows(page, 4);
   await page.getByLabel("Route").selectOption("prices");
   await says(page, ".empty", "No live request fits");
+  // What is typed stays when something is chosen.
+  await go(page, "#/requests", "Requests");
+  await page.locator("#search").fill("no such image");
+  await page.getByLabel("State").selectOption("dead");
+  await rows(page, 4);
+  assert.equal(await page.locator("#search").inputValue(), "no such image");
+  // What has ended is searched, too.
+  await page.locator("#search").fill(SETTLED.slice(0, 7));
+  await page.getByLabel("State").selectOption("ended");
+  await rows(page, 1);
+  await says(page, "tbody .badge", "settled");
+  await page.locator("#search").fill("no such image");
+  await page.keyboard.press("Enter");
+  await says(page, ".empty", "Nothing that ended lately fits");
   await go(page, "#/requests?state=leased&route=prices", "Requests");
   await says(page, "tbody", "with pricer-1");
   await search("ab".repeat(32));
@@ -49,7 +85,10 @@ await browse(async (page) => {
   // A page of one that is under way: what was asked, its bytes, its trace, its answer as a call.
   const [sent] = (await call("/v1/requests?state=assigned&route=prices")).requests;
   await go(page, `#/requests/${sent.id}`, sent.id.slice(0, 6));
-  await says(page, "pre.json", "ETH/USD".slice(3, 4));
+  const asked = await (await fetch(`${BASE}/v1/requests/${sent.id}/payload`, { headers: { authorization: `Bearer ${OPERATOR}` } })).json();
+  const shown = await page.locator("pre.json").first().textContent();
+  assert.equal(shown, JSON.stringify(asked, null, 2));
+  assert.match(asked.args.pair, /^[A-Z]{3}\/[A-Z]{3}$/);
   await says(page, ".facts", "Trace");
   await page.getByRole("button", { name: "Raw bytes" }).first().click();
   await says(page, ".dump", "000000  7b 22");
