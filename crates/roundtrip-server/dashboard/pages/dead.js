@@ -5,8 +5,10 @@ import { at, get, operates, post } from "../api.js";
 import { act, confirm, empty, head, requestLink, routeLink, status } from "../parts.js";
 import { CLASSES, ago, count, plural } from "../words.js";
 
-/** Ids that a preview names. */
-const NAMED = 8;
+/** Examples that a preview shows. */
+const NAMED = 5;
+/** How many are looked through for them. */
+const LOOKED_AT = 200;
 /** Mended in one call; more are done in several. */
 const STEP = 500;
 
@@ -100,6 +102,7 @@ const group = (title, said, causes, refresh) =>
               "div",
               {},
               h("p", { class: "strong" }, cause.cause || "no reason was given"),
+              cause.text !== cause.cause && h("p", { class: "error-text" }, cause.text),
               h(
                 "p",
                 { class: "quiet" },
@@ -123,16 +126,30 @@ const group = (title, said, causes, refresh) =>
     ),
   );
 
+/** The longest part of a cause that is said word for word: its numbers are left out. Pure. */
+const literal = (cause = "") =>
+  cause
+    .split("…")
+    .map((part) => part.trim())
+    .reduce((longest, part) => (part.length > longest.length ? part : longest), "");
+
+/** Whether a dead letter is of a cause; of none in particular, all are. Pure. */
+function isOf({ cause, answered }, letter) {
+  if (cause === undefined) return true;
+  const text = letter.error?.text ?? "";
+  const parts = cause.split("…").map((part) => part.replace(/[.*+?^${}()|[\]\\]/g, "\\$&"));
+  const same = cause === "" ? text === "" : new RegExp(`^${parts.join("[0-9a-zA-Z]+")}`).test(text);
+  return same && Boolean(letter.answered) === answered;
+}
+
 /** Shows what will be touched, and does it a page at a time. */
 async function mend(remedy, filter, refresh) {
   const preview = await get(at(["dead"], filter));
-  const fits = { route: filter.route, state: "dead", limit: NAMED };
-  // Of one cause, only its example is known to be of it; of a route, the first ones are.
-  const named =
-    filter.cause === undefined
-      ? (await get(at(["requests"], fits))).requests.map((request) => request.id)
-      : preview.causes.map((cause) => cause.example);
+  const said = literal(filter.cause);
+  const { requests } = await get(at(["requests"], { route: filter.route, state: "dead", error: said, limit: LOOKED_AT }));
+  const named = requests.filter((letter) => isOf(filter, letter)).slice(0, NAMED);
   const rest = preview.total - named.length;
+  const list = new URLSearchParams({ state: "dead", ...(filter.route && { route: filter.route }), ...(said && { q: `"${said}"` }) });
   const drop = remedy === "drop";
   const content = h(
     "div",
@@ -153,10 +170,15 @@ async function mend(remedy, filter, refresh) {
         ),
     ),
     h(
+      "ul",
+      { class: "plain examples", "aria-label": "Examples" },
+      named.map(({ id, error }) => h("li", {}, requestLink(id), " ", h("span", { class: "quiet" }, error?.text))),
+    ),
+    h(
       "p",
       { class: "quiet" },
-      named.map((id) => [requestLink(id), " "]),
-      rest > 0 && `and ${count(rest)} more`,
+      rest > 0 && `and ${count(rest)} more. `,
+      h("a", { href: `#/requests?${list}` }, said ? `All dead letters that say “${said}”` : "The list of them"),
     ),
   );
   const work = async (say) => {
@@ -173,7 +195,7 @@ async function mend(remedy, filter, refresh) {
     return `${plural(done, "dead letter")} ${drop ? "dropped" : "to be tried again"}${passed ? `; ${count(passed)} were none any longer` : ""}`;
   };
   const many = plural(preview.total, "dead letter");
-  const said = drop
+  const words = drop
     ? {
         title: `Drop ${many}?`,
         text: "They end for good. What was asked and answered is forgotten; their ids are remembered.",
@@ -185,5 +207,5 @@ async function mend(remedy, filter, refresh) {
         text: "These are tried again; what dies meanwhile is not touched.",
         action: `Retry ${count(preview.total)}`,
       };
-  if (await confirm({ ...said, content, work })) refresh();
+  if (await confirm({ ...words, content, work })) refresh();
 }

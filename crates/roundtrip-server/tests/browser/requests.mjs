@@ -106,9 +106,18 @@ await browse(async (page) => {
   await go(page, "#/dead?route=thumbnails", "Dead letters");
   const busy = page.locator(".causes li", { hasText: "the encoder answered … after … ms" });
   await says(page, ".causes", "23");
+  // A cause leaves numbers out; one of its errors has them.
+  await says(page, ".causes .error-text", /the encoder answered 503 after 9\d\d ms/);
   await busy.getByRole("button", { name: "Retry" }).click();
   await says(page, "dialog h2", "Retry 23 dead letters?");
   await says(page, "dialog .preview", "23 on thumbnails");
+  assert.equal(await page.locator("dialog .examples li", { hasText: /the encoder answered 503 after 9\d\d ms/ }).count(), 5);
+  await says(page, "dialog .preview", "and 18 more");
+  // The whole list is a step away, and nothing was done.
+  await page.getByRole("link", { name: "All dead letters that say “the encoder answered”" }).click();
+  await rows(page, 23);
+  await go(page, "#/dead?route=thumbnails", "Dead letters");
+  await busy.getByRole("button", { name: "Retry" }).click();
   await page.getByRole("button", { name: "Retry 23" }).click();
   await says(page, ".toast", "23 dead letters to be tried again");
   await busy.waitFor({ state: "detached" });
