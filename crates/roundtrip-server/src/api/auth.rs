@@ -123,6 +123,7 @@ impl Keys {
         }?;
         let mut validation = Validation::new(algorithm);
         validation.leeway = LEEWAY_S;
+        validation.validate_nbf = true;
         let claims = jsonwebtoken::decode::<Claims>(token, key, &validation).ok()?.claims;
         // A name with a line break in it would forge lines of the log.
         is_name(&claims.sub).then_some(claims)
@@ -242,7 +243,13 @@ mod tests {
             &Claims { sub: "me".to_owned(), exp: u64::from(u32::MAX), roles: vec![Role::Worker] },
             &EncodingKey::from_secret(&secret),
         );
-        for bad in [forged, expired.unwrap(), other.unwrap(), good.replace('.', ""), String::new()] {
+        let from = |at: u64| {
+            let claims = serde_json::json!({"sub": "me", "exp": u32::MAX, "nbf": at, "roles": ["worker"]});
+            jsonwebtoken::encode(&Header::default(), &claims, &EncodingKey::from_secret(&secret)).unwrap()
+        };
+        assert!(keys.read(&from(1_000_000)).is_some(), "it has begun");
+        let early = from(u64::from(u32::MAX) - 1);
+        for bad in [forged, early, expired.unwrap(), other.unwrap(), good.replace('.', ""), String::new()] {
             assert!(keys.read(&bad).is_none(), "{bad}");
         }
         assert_eq!(Keys::default().secret(b"short").err(), Some(BadKey::Short));

@@ -1,6 +1,6 @@
 //! What was asked and answered, byte for byte.
 
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use roundtrip::store::ReadExt;
@@ -8,6 +8,7 @@ use roundtrip::store::query::{Bodies, Found};
 use roundtrip::words::{Payload, RequestId};
 
 use super::Api;
+use super::path::Path;
 use super::problem::Problem;
 use super::requests::gone;
 

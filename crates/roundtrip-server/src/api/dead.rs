@@ -10,8 +10,8 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use axum::extract::rejection::{JsonRejection, PathRejection, QueryRejection};
-use axum::extract::{Path, Query, State};
+use axum::extract::rejection::{JsonRejection, QueryRejection};
+use axum::extract::{Query, State};
 use axum::{Extension, Json};
 use roundtrip::inbox::StateKind;
 use roundtrip::store::ReadExt;
@@ -24,8 +24,9 @@ use utoipa::{IntoParams, ToSchema};
 use super::Api;
 use super::auth::Caller;
 use super::body::Whole;
+use super::path::Path;
 use super::problem::Problem;
-use super::requests::prefix;
+use super::requests::Prefix;
 use super::views::WireError;
 
 /// Most pages that one look reads.
@@ -60,7 +61,7 @@ pub(crate) struct DeadFilter {
     /// Only those that came in before this time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub to_ms: Option<Whole>,
-    /// Only ids that begin with these hexadecimal digits; an even number of them.
+    /// Only ids that begin with these hexadecimal digits.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub id_prefix: Option<String>,
     /// Only those up to this place in the order of admission: what an earlier look has shown.
@@ -148,16 +149,21 @@ impl DeadFilter {
             states: vec![StateKind::Dead],
             from: self.from_ms.map(|Whole(ms)| UnixMs(ms)),
             to: self.to_ms.map(|Whole(ms)| UnixMs(ms)),
-            id_prefix: self.id_prefix.as_deref().map(prefix).transpose()?.unwrap_or_default(),
+            id_prefix: self.prefix()?.bytes,
             error_text: self.error.clone(),
             after,
             limit,
         })
     }
 
+    fn prefix(&self) -> Result<Prefix, Problem> {
+        Ok(self.id_prefix.as_deref().map(str::parse::<Prefix>).transpose()?.unwrap_or_default())
+    }
+
     /// Whether a letter is one of them, as far as a list cannot tell.
     fn fits(&self, letter: &RequestView) -> bool {
-        self.up_to.is_none_or(|up_to| letter.seq.0 <= up_to.0)
+        self.prefix().is_ok_and(|prefix| prefix.fits(&letter.id))
+            && self.up_to.is_none_or(|up_to| letter.seq.0 <= up_to.0)
             && self.cause.as_ref().is_none_or(|cause| *cause == cause_of(error_text(letter)))
             && self.answered.is_none_or(|answered| answered == has_answer(letter))
     }
@@ -293,11 +299,11 @@ pub(super) enum DeadRemedy {
 )]
 pub(super) async fn mend_dead(
     State(api): State<Api>,
-    remedy: Result<Path<DeadRemedy>, PathRejection>,
+    Path(remedy): Path<DeadRemedy>,
     Extension(caller): Extension<Caller>,
     call: Result<Json<DeadCall>, JsonRejection>,
 ) -> Result<Json<DeadMended>, Problem> {
-    let (Path(remedy), Json(DeadCall { filter, all, after, limit })) = (remedy?, call?);
+    let Json(DeadCall { filter, all, after, limit }) = call?;
     let (what, called) = match remedy {
         DeadRemedy::Retry => (Remedy::Retry, "retry"),
         DeadRemedy::Drop => (Remedy::Drop, "drop"),

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use axum::Json;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use futures_util::future::join_all;
 use roundtrip::store::ReadExt;
 use roundtrip::words::{AttemptHash, RequestId};
@@ -24,6 +24,7 @@ use utoipa::ToSchema;
 
 use super::Api;
 use super::lanes::WireSigned;
+use super::path::Path;
 use super::problem::Problem;
 use super::views::{State as WireState, WireRequest};
 

@@ -18,6 +18,7 @@ mod history;
 pub(crate) mod lanes;
 pub(crate) mod listeners;
 pub(crate) mod operate;
+mod path;
 pub(crate) mod policies;
 mod problem;
 mod pull;

@@ -3,8 +3,8 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
-use axum::extract::rejection::{JsonRejection, PathRejection};
-use axum::extract::{Path, State};
+use axum::extract::State;
+use axum::extract::rejection::JsonRejection;
 use axum::{Extension, Json};
 use roundtrip::sender::{LaneStatus, Progress, Rebuild, Rebuilt};
 use roundtrip::store::StoreExt;
@@ -16,6 +16,7 @@ use utoipa::ToSchema;
 use super::Api;
 use super::auth::Caller;
 use super::body::Whole;
+use super::path::Path;
 use super::problem::Problem;
 
 /// It is done.
@@ -30,8 +31,7 @@ fn done(outcome: Outcome, what: &str) -> Result<Json<Done>, Problem> {
         Outcome::Applied(_) => Ok(Json(Done { result: "done".into() })),
         Outcome::Duplicate(_) => Ok(Json(Done { result: "already".into() })),
         Outcome::NotFound(_) => Err(Problem::not_found(format!("no {what} of this name is here"))),
-        Outcome::Invalid(invalid) => Err(invalid.into()),
-        other => Err(Problem::conflict(format!("refused: {other:?}"))),
+        other => Err(other.into()),
     }
 }
 
@@ -56,10 +56,9 @@ pub(super) enum RouteOrder {
 )]
 pub(super) async fn route(
     State(api): State<Api>,
-    path: Result<Path<(String, RouteOrder)>, PathRejection>,
+    Path((route, order)): Path<(String, RouteOrder)>,
     Extension(caller): Extension<Caller>,
 ) -> Result<Json<Done>, Problem> {
-    let Path((route, order)) = path?;
     let (paused, called) = match order {
         RouteOrder::Pause => (true, "pause"),
         RouteOrder::Resume => (false, "resume"),
@@ -114,11 +113,11 @@ pub(crate) struct LaneCall {
 )]
 pub(super) async fn lane(
     State(api): State<Api>,
-    path: Result<Path<(String, WireLaneOrder)>, PathRejection>,
+    Path((lane, order)): Path<(String, WireLaneOrder)>,
     Extension(caller): Extension<Caller>,
     call: Result<Option<Json<LaneCall>>, JsonRejection>,
 ) -> Result<Json<Done>, Problem> {
-    let (Path((lane, order)), call) = (path?, call?.map(|Json(call)| call).unwrap_or_default());
+    let call = call?.map(|Json(call)| call).unwrap_or_default();
     let missing = |what: &str| Problem::unprocessable(format!("`{what}` is missing"));
     let what = match order {
         WireLaneOrder::Pause => {

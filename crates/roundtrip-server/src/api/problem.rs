@@ -7,11 +7,14 @@ use axum::extract::rejection::{BytesRejection, JsonRejection, PathRejection, Que
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use roundtrip::listener::SubmitError;
+use roundtrip::sender::LaneStatus;
 use roundtrip::store::StoreError;
-use roundtrip::store::op::Invalid;
+use roundtrip::store::op::{Full, Invalid, Missing, Outcome, Stale};
 use roundtrip::words::ParseError;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoResponses, ToSchema};
+
+use super::views::State;
 
 /// After how many seconds a caller may come again.
 const AGAIN_AFTER_S: u32 = 1;
@@ -97,10 +100,72 @@ impl From<Invalid> for Problem {
     }
 }
 
+/// What became of an operation, where it is not what was asked for.
+impl From<Outcome> for Problem {
+    fn from(outcome: Outcome) -> Problem {
+        match outcome {
+            Outcome::Full(full) => Problem::later(format!("{}; nothing was stored", no_room(&full))),
+            Outcome::Invalid(invalid) => invalid.into(),
+            Outcome::NotFound(missing) => Problem::not_found(not_here(&missing)),
+            Outcome::Stale(stale) => Problem::conflict(too_late(stale)),
+            Outcome::Applied(_) | Outcome::Duplicate(_) => Problem::later("the store answered something else"),
+        }
+    }
+}
+
+/// What is full, and how much it takes.
+pub(super) fn no_room(full: &Full) -> String {
+    match full {
+        Full::Route { route, capacity } => {
+            format!("route {route} is full: it takes {capacity} live requests at the most")
+        }
+        Full::Window { window } => format!("the lane is full: {window} of its slots may be under way"),
+        Full::Group(_) => "the group has all the items that it can have".to_owned(),
+        Full::Slots => "the lane has no slots left".to_owned(),
+        Full::Attempts => "the slot has all the attempts that it can have".to_owned(),
+    }
+}
+
+fn not_here(missing: &Missing) -> String {
+    match missing {
+        Missing::Request(id) => format!("no request {id} is here"),
+        Missing::Occurrence(id) => format!("no live request has the occurrence {id}"),
+        Missing::Lane(lane) => format!("no lane is called {lane}"),
+        Missing::Parcel(nonce) => format!("nothing is on slot {}", nonce.0),
+        Missing::Attempt(hash) => format!("the slot has no transaction {hash}"),
+    }
+}
+
+fn too_late(stale: Stale) -> String {
+    match stale {
+        Stale::Lease(state) => format!("it is {}, and no longer in this lease", State::from(state)),
+        Stale::Superseded => "what is asked was replaced since".to_owned(),
+        Stale::State(state) => format!("it is {}, which this does not change", State::from(state)),
+        Stale::Cursor(_) => "the listener is at another place".to_owned(),
+        Stale::RolledBack => "the store was rolled back, and its lanes have stopped".to_owned(),
+        Stale::Seat { holder: Some(holder), .. } => format!("{holder} has this now"),
+        Stale::Seat { holder: None, .. } => "somebody else has this now".to_owned(),
+        Stale::Nonce { next } => format!("that slot cannot be used: the lane's next one is {}", next.0),
+        Stale::Lane(status) => lane_stands(&status),
+        Stale::Parcel(_) => "what is on the slot is at another stage".to_owned(),
+        Stale::Delivery(id, state) => format!("the answer of {id} is {}, not ready", State::from(state)),
+    }
+}
+
+fn lane_stands(status: &LaneStatus) -> String {
+    match status {
+        LaneStatus::Active => "the lane is active".to_owned(),
+        LaneStatus::Paused { reason } => format!("the lane is paused: {reason}"),
+        LaneStatus::Quarantined { until } => format!("the lane is in quarantine until {} ms since 1970", until.0),
+        LaneStatus::Stopped => "the lane is stopped until it is reconciled".to_owned(),
+        LaneStatus::Unfunded { reason } => format!("the lane cannot pay: {reason}"),
+    }
+}
+
 impl From<SubmitError> for Problem {
     fn from(error: SubmitError) -> Problem {
         match error {
-            SubmitError::Full(full) => Problem::later(format!("no room: {full:?}")),
+            SubmitError::Full(full) => Outcome::Full(full).into(),
             SubmitError::Invalid(invalid) => invalid.into(),
             SubmitError::Store(error) => error.into(),
             SubmitError::Refused(_) => Problem::conflict(error.to_string()),

@@ -2,12 +2,13 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::str::FromStr;
 use std::time::Duration;
 
 use axum::Json;
 use axum::body::Bytes;
-use axum::extract::rejection::{BytesRejection, PathRejection};
-use axum::extract::{Path, Query, State};
+use axum::extract::rejection::BytesRejection;
+use axum::extract::{Query, State};
 use axum::http::{HeaderMap, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use roundtrip::inbox::Identity;
@@ -25,6 +26,7 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::Api;
 use super::body::{self, Whole, WireEncoding};
+use super::path::Path;
 use super::problem::Problem;
 use super::views::{self, WireEntry, WirePage, WireRequest};
 
@@ -89,13 +91,17 @@ pub(super) struct Bulk {
 pub(crate) struct Accepted {
     /// Its id.
     pub id: String,
-    /// `new`, `attached`, `dropped`, `rearmed`, `behind`, `voted`, `known` or `ended`.
+    /// `new`, `attached`, `dropped`, `rearmed`, `behind`, `voted`, `known` or `ended`; of one among
+    /// many also `conflict`: its key or id was used for something else, and nothing of it was stored.
     pub admission: Cow<'static, str>,
-    /// Where its state can be read.
+    /// Where its state can be read; with `conflict`, that of what has the id, if something has.
     pub status_url: String,
+    /// With `conflict`: what is wrong.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub detail: Option<String>,
 }
 
-/// Many requests that are durable, in the order in which they came.
+/// What became of many requests, in the order in which they came.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub(super) struct BulkAccepted {
     /// One for each.
@@ -112,6 +118,47 @@ struct Manner {
     priority: Option<u8>,
     key: Option<String>,
     trace: Option<Box<str>>,
+}
+
+/// What a caller says makes a submission the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Claim {
+    /// Its idempotency key.
+    Key,
+    /// The id that it states.
+    Id,
+}
+
+impl Claim {
+    fn of(manner: &Manner) -> Option<Claim> {
+        let stated = manner.id.as_ref().map(|_| Claim::Id);
+        manner.idempotency_key.as_ref().map_or(stated, |_| Some(Claim::Key))
+    }
+
+    /// Whether a submission that the store knew asks for what is found under its id.
+    fn holds(self, identity: &Identity, known: &NewRequest, found: Option<&Found>) -> bool {
+        match found {
+            // The key was used with another id.
+            None => self == Claim::Id,
+            // What was asked is forgotten with the end; the id is what is left to compare.
+            Some(Found::Ended(_)) => true,
+            // The id is made of what is asked.
+            Some(Found::Live(..)) if *identity != Identity::Given => true,
+            Some(Found::Live(live, bodies)) => {
+                let shown = live.occurrences.iter().find(|shown| shown.id == known.occurrence);
+                // The content that it came with is not the live one, and cannot be read.
+                let elsewhere = shown.map_or(self == Claim::Id, |shown| shown.revision != live.revision);
+                elsewhere || Identity::Content.same_content(&known.route, &bodies.payload, &known.payload)
+            }
+        }
+    }
+
+    fn refusal(self) -> &'static str {
+        match self {
+            Claim::Key => "this idempotency key was used for another request: nothing was stored",
+            Claim::Id => "this id is of a request that asks for something else: nothing was stored",
+        }
+    }
 }
 
 impl Api {
@@ -134,17 +181,16 @@ impl Api {
     ) -> Result<Response, Problem> {
         let (route, identity) = self.route_for_submission(route)?;
         let wait = self.wait(query.wait.as_deref())?;
-        let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
         let SubmitQuery { id, due_ms, deadline_ms, priority, key, .. } = query;
-        let (idempotency_key, trace) = (text("idempotency-key"), trace_of(headers));
-        let manner = Manner { id, idempotency_key: idempotency_key.clone(), due_ms, deadline_ms, priority, key, trace };
+        let (idempotency_key, trace) = (key_of(headers)?, trace_of(headers));
+        let manner = Manner { id, idempotency_key, due_ms, deadline_ms, priority, key, trace };
+        let claim = Claim::of(&manner);
         let request = request_of(&route, &identity, payload, manner)?;
         let id = request.id;
-        let (keyed, payload) = (idempotency_key.is_some(), request.payload.clone());
-        let accepted = self.admit(vec![request]).await?.into_iter().next();
+        let accepted = self.admit(&identity, vec![(claim, request)]).await?.into_iter().next();
         let accepted = accepted.ok_or_else(|| Problem::later("the store answered nothing"))?;
-        if keyed && accepted.admission == "known" {
-            self.check_key(id, &payload).await?;
+        if let Some(conflict) = &accepted.detail {
+            return Err(Problem::conflict(conflict.as_str()));
         }
         if wait.is_some() {
             let found = self.waited(id, wait).await?.ok_or_else(|| gone(id))?;
@@ -155,37 +201,41 @@ impl Api {
         Ok((status, location, Json(accepted)).into_response())
     }
 
-    /// Refuses a key that was used for another request, which nothing was stored of.
-    async fn check_key(&self, id: RequestId, payload: &Payload) -> Result<(), Problem> {
-        let same = match self.store.get(id).await? {
-            Some(Found::Live(_, bodies)) => bodies.payload == *payload,
-            // What was asked is forgotten with the end; the id is what is left to compare.
-            Some(Found::Ended(_)) => true,
-            None => false,
-        };
-        if same {
-            Ok(())
-        } else {
-            Err(Problem::conflict("this Idempotency-Key was used for another request: nothing was stored"))
+    /// Stores requests, and tells what became of each.
+    async fn admit(
+        &self,
+        identity: &Identity,
+        submitted: Vec<(Option<Claim>, NewRequest)>,
+    ) -> Result<Vec<Accepted>, Problem> {
+        let requests = submitted.iter().map(|(_, request)| request.clone()).collect();
+        match self.store.apply_one(Admit { cursor: None, requests }).await? {
+            Outcome::Applied(Effect::Admitted(admissions, _)) | Outcome::Duplicate(Effect::Admitted(admissions, _)) => {
+                let mut all = Vec::with_capacity(submitted.len());
+                for ((claim, request), admission) in submitted.iter().zip(&admissions) {
+                    if matches!(admission, Admission::New { .. }) {
+                        self.telemetry.admitted(request.id, request.trace.as_deref());
+                    }
+                    let conflict = self.conflict(identity, *claim, request, admission).await?;
+                    all.push(accepted(&request.id, admission, conflict));
+                }
+                Ok(all)
+            }
+            other => Err(other.into()),
         }
     }
 
-    async fn admit(&self, requests: Vec<NewRequest>) -> Result<Vec<Accepted>, Problem> {
-        let ids: Vec<RequestId> = requests.iter().map(|request| request.id).collect();
-        let traces: Vec<Option<Box<str>>> = requests.iter().map(|request| request.trace.clone()).collect();
-        match self.store.apply_one(Admit { cursor: None, requests }).await? {
-            Outcome::Applied(Effect::Admitted(admissions, _)) | Outcome::Duplicate(Effect::Admitted(admissions, _)) => {
-                for ((id, trace), admission) in ids.iter().zip(traces).zip(&admissions) {
-                    if matches!(admission, Admission::New { .. }) {
-                        self.telemetry.admitted(*id, trace.as_deref());
-                    }
-                }
-                Ok(ids.iter().zip(&admissions).map(|(id, admission)| accepted(id, admission)).collect())
-            }
-            Outcome::Full(full) => Err(Problem::later(format!("no room: {full:?}; nothing was stored"))),
-            Outcome::Invalid(invalid) => Err(invalid.into()),
-            other => Err(Problem::conflict(format!("refused: {other:?}"))),
-        }
+    /// What is wrong with a submission that the store took for one that it knows: its key or its
+    /// id is of another, so that nothing was stored of this one.
+    async fn conflict(
+        &self,
+        identity: &Identity,
+        claim: Option<Claim>,
+        request: &NewRequest,
+        admission: &Admission,
+    ) -> Result<Option<&'static str>, Problem> {
+        let (Some(claim), Admission::Known { .. }) = (claim, admission) else { return Ok(None) };
+        let found = self.store.get(request.id).await?;
+        Ok((!claim.holds(identity, request, found.as_ref())).then(|| claim.refusal()))
     }
 
     /// How a request stands after this long at the most, or as soon as it is answered.
@@ -208,8 +258,9 @@ impl Api {
     }
 }
 
-fn accepted(id: &RequestId, admission: &Admission) -> Accepted {
+fn accepted(id: &RequestId, admission: &Admission, conflict: Option<&str>) -> Accepted {
     let word = match admission {
+        _ if conflict.is_some() => "conflict",
         Admission::New { .. } => "new",
         Admission::Attached { .. } => "attached",
         Admission::Dropped { .. } => "dropped",
@@ -219,7 +270,8 @@ fn accepted(id: &RequestId, admission: &Admission) -> Accepted {
         Admission::Known { .. } => "known",
         Admission::Ended(_) => "ended",
     };
-    Accepted { id: id.to_string(), admission: word.into(), status_url: format!("/v1/requests/{id}") }
+    let (status_url, detail) = (format!("/v1/requests/{id}"), conflict.map(str::to_owned));
+    Accepted { id: id.to_string(), admission: word.into(), status_url, detail }
 }
 
 /// The request that a submission is. Its id is stated, or that of its content where the route
@@ -261,7 +313,8 @@ fn random_bytes() -> [u8; 32] {
 ///
 /// The body is what is asked: JSON if its content type says so, other bytes otherwise. The answer
 /// comes after the request is durable. The same `Idempotency-Key`, or without one the same id, is
-/// the same submission: it is recognised, and nothing happens twice.
+/// the same submission: it is recognised, and nothing happens twice. A key or an id that was used
+/// for something else is a conflict (409), as far as what was asked is still here.
 #[utoipa::path(
     post, path = "/v1/routes/{route}/requests", tag = "requests",
     params(("route" = String, Path, description = "Which route."), SubmitQuery,
@@ -286,7 +339,8 @@ pub(super) async fn submit(
 }
 
 /// Submits a request under a route's own path: the fields of its query, or of a form, are
-/// those of a JSON object, if the route says so and no JSON comes; else as everywhere.
+/// those of a JSON object, if the route says so and no JSON comes; else as everywhere. Each
+/// has one value.
 pub(super) async fn submit_at(
     route: String,
     State(api): State<Api>,
@@ -296,16 +350,15 @@ pub(super) async fn submit_at(
 ) -> Result<Response, Problem> {
     let bytes = bytes?;
     let forms = api.premises.routes.get(&route).is_some_and(|intake| intake.forms);
-    if !forms || content_type(&headers) == Some("application/json") {
+    if !forms || !is_form(content_type(&headers).as_deref(), &bytes)? {
         let Query(query) = Query::try_from_uri(&uri)?;
         let payload = payload_of(&headers, bytes)?;
         return api.submitted(&route, query, &headers, payload).await;
     }
-    let Query(mut fields) = Query::<BTreeMap<String, String>>::try_from_uri(&uri)?;
+    let mut fields = BTreeMap::new();
+    add_fields(&mut fields, uri.query().unwrap_or_default().as_bytes())?;
     let query = SubmitQuery { wait: fields.remove("wait"), ..SubmitQuery::default() };
-    let form: BTreeMap<String, String> =
-        serde_urlencoded::from_bytes(&bytes).map_err(|error| Problem::unprocessable(error.to_string()))?;
-    fields.extend(form);
+    add_fields(&mut fields, &bytes)?;
     let json = serde_json::to_vec(&fields).map_err(|error| Problem::unprocessable(error.to_string()))?;
     api.submitted(&route, query, &headers, Payload::json(json)).await
 }
@@ -316,16 +369,57 @@ fn trace_of(headers: &HeaderMap) -> Option<Box<str>> {
     TraceContext::parse(given).map(|context| context.to_string().into())
 }
 
-fn content_type(headers: &HeaderMap) -> Option<&str> {
+/// The key that a call came with. One that is passed over would let a repeat happen twice.
+fn key_of(headers: &HeaderMap) -> Result<Option<String>, Problem> {
+    let text = headers.get("idempotency-key").map(|key| key.to_str().map(str::to_owned));
+    text.transpose().map_err(|_| Problem::unprocessable("an Idempotency-Key is written in visible ASCII"))
+}
+
+fn content_type(headers: &HeaderMap) -> Option<String> {
     let kind = headers.get(header::CONTENT_TYPE)?.to_str().ok()?;
-    kind.split(';').next().map(str::trim)
+    kind.split(';').next().map(|kind| kind.trim().to_ascii_lowercase())
+}
+
+fn is_json(kind: &str) -> bool {
+    kind == "application/json" || kind.ends_with("+json")
+}
+
+/// Whether what comes where forms are taken is one, and not JSON. What begins like JSON is none,
+/// since a form escapes that: it is what curl sends unless it is told of another type.
+fn is_form(kind: Option<&str>, bytes: &[u8]) -> Result<bool, Problem> {
+    match kind {
+        Some(kind) if is_json(kind) => Ok(false),
+        None | Some("application/x-www-form-urlencoded") => {
+            Ok(!matches!(bytes.trim_ascii_start().first(), Some(b'{' | b'[' | b'"')))
+        }
+        Some(_) if bytes.is_empty() => Ok(true),
+        Some(kind) => {
+            let detail =
+                format!("{kind} is not taken here: send application/json or application/x-www-form-urlencoded");
+            Err(Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, detail))
+        }
+    }
+}
+
+/// Adds what a query or a form says, and refuses to choose among several values.
+fn add_fields(fields: &mut BTreeMap<String, String>, form: &[u8]) -> Result<(), Problem> {
+    let read: Vec<(String, String)> =
+        serde_urlencoded::from_bytes(form).map_err(|error| Problem::unprocessable(error.to_string()))?;
+    for (name, value) in read {
+        if fields.contains_key(&name) {
+            return Err(Problem::unprocessable(format!("`{name}` is there twice, and has one value")));
+        }
+        fields.insert(name, value);
+    }
+    Ok(())
 }
 
 /// What a body asks.
 fn payload_of(headers: &HeaderMap, bytes: Bytes) -> Result<Payload, Problem> {
-    let encoding = match content_type(headers) {
+    let encoding = match content_type(headers).as_deref() {
         // What curl says of a body unless it is told otherwise.
-        None | Some("application/json" | "application/x-www-form-urlencoded") => Encoding::Json,
+        None | Some("application/x-www-form-urlencoded") => Encoding::Json,
+        Some(kind) if is_json(kind) => Encoding::Json,
         Some("application/cbor") => Encoding::Cbor,
         Some("application/x-protobuf" | "application/protobuf") => Encoding::Protobuf,
         Some(_) => Encoding::Raw,
@@ -339,12 +433,15 @@ fn payload_of(headers: &HeaderMap, bytes: Bytes) -> Result<Payload, Problem> {
 }
 
 /// Submits many requests: all are stored in one commit, or none.
+///
+/// Those that were stored before are recognised. One whose key or id was used for something else,
+/// also among these, is told as a `conflict`; it keeps the others from nothing.
 #[utoipa::path(
     post, path = "/v1/routes/{route}/requests/bulk", tag = "requests",
     params(("route" = String, Path, description = "Which route.")),
     request_body = Bulk,
     responses(
-        (status = 200, description = "All are durable.", body = BulkAccepted),
+        (status = 200, description = "All are durable but those told as a `conflict`.", body = BulkAccepted),
         Problem,
     ),
 )]
@@ -364,9 +461,9 @@ pub(super) async fn submit_bulk(
         let payload = body::read(item.encoding, &item.payload)?;
         let BulkItem { id, idempotency_key, due_ms, deadline_ms, priority, key, .. } = item;
         let manner = Manner { id, idempotency_key, due_ms, deadline_ms, priority, key, trace: trace_of(&headers) };
-        requests.push(request_of(&route, &identity, payload, manner)?);
+        requests.push((Claim::of(&manner), request_of(&route, &identity, payload, manner)?));
     }
-    Ok(Json(BulkAccepted { requests: api.admit(requests).await? }))
+    Ok(Json(BulkAccepted { requests: api.admit(&identity, requests).await? }))
 }
 
 pub(super) fn gone(id: RequestId) -> Problem {
@@ -436,7 +533,7 @@ pub(crate) struct ListQuery {
     pub from_ms: Option<Whole>,
     /// Only those that came in before this time.
     pub to_ms: Option<Whole>,
-    /// Only ids that begin with these hexadecimal digits; an even number of them.
+    /// Only ids that begin with these hexadecimal digits.
     pub id_prefix: Option<String>,
     /// Only those whose last error contains this text.
     pub error: Option<String>,
@@ -463,34 +560,55 @@ pub(super) async fn list(
     for word in query.state.iter().flat_map(|text| text.split(',')) {
         let state: views::State = serde_json::from_value(word.trim().into())
             .map_err(|_| Problem::unprocessable(format!("{word:?} is no state")))?;
-        let live =
-            state.live().ok_or_else(|| Problem::unprocessable(format!("{word}: only live requests are listed")))?;
+        let ended =
+            || Problem::unprocessable(format!("{word}: only live requests are listed; /v1/ended has the others"));
+        let live = state.live().ok_or_else(ended)?;
         states.push(live);
     }
+    let prefix = query.id_prefix.as_deref().map(str::parse::<Prefix>).transpose()?.unwrap_or_default();
     let filter = ListFilter {
         route: query.route.as_deref().map(RouteName::new).transpose()?,
         states,
         from: query.from_ms.map(|ms| UnixMs(ms.0)),
         to: query.to_ms.map(|ms| UnixMs(ms.0)),
-        id_prefix: query.id_prefix.as_deref().map(prefix).transpose()?.unwrap_or_default(),
+        id_prefix: prefix.bytes.clone(),
         error_text: query.error,
         after: query.after.map(|seq| Seq(seq.0)),
         limit: query.limit.unwrap_or(PAGE).clamp(1, PAGE_MAX),
     };
     let page = api.store.list(filter).await?;
-    let requests = page.requests.into_iter().map(WireRequest::from).collect();
+    let requests =
+        page.requests.into_iter().filter(|request| prefix.fits(&request.id)).map(WireRequest::from).collect();
     Ok(Json(WirePage { requests, next: page.next.map(|seq| seq.0) }))
 }
 
-/// The bytes that an id begins with.
-pub(super) fn prefix(text: &str) -> Result<Vec<u8>, Problem> {
-    let bad = || Problem::unprocessable(format!("{text:?} is no even number of hexadecimal digits, 64 at the most"));
-    let digits = text.strip_prefix("0x").unwrap_or(text);
-    if digits.len() > 64 || !digits.len().is_multiple_of(2) || !digits.is_ascii() {
-        return Err(bad());
+/// What ids begin with: whole bytes, which a list can tell, and half of the next one, which it cannot.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Prefix {
+    pub(super) bytes: Vec<u8>,
+    half: Option<u8>,
+}
+
+impl Prefix {
+    /// Whether an id that begins with the bytes goes on with the half.
+    pub(super) fn fits(&self, id: &RequestId) -> bool {
+        let next = id.as_bytes().get(self.bytes.len());
+        self.half.is_none_or(|half| next.is_some_and(|next| next >> 4 == half))
     }
-    let byte = |at: usize| u8::from_str_radix(&digits[at..at + 2], 16).map_err(|_| bad());
-    (0..digits.len()).step_by(2).map(byte).collect()
+}
+
+impl FromStr for Prefix {
+    type Err = Problem;
+
+    fn from_str(text: &str) -> Result<Prefix, Problem> {
+        let bad = || Problem::unprocessable(format!("{text:?} is not up to 64 hexadecimal digits"));
+        let digits = text.strip_prefix("0x").unwrap_or(text);
+        let values = digits.chars().map(|digit| digit.to_digit(16).and_then(|value| u8::try_from(value).ok()));
+        let values: Vec<u8> =
+            values.collect::<Option<_>>().filter(|values: &Vec<u8>| values.len() <= 64).ok_or_else(bad)?;
+        let (pairs, rest) = values.as_chunks::<2>();
+        Ok(Prefix { bytes: pairs.iter().map(|[high, low]| (high << 4) | low).collect(), half: rest.first().copied() })
+    }
 }
 
 /// What a person did to a request.
@@ -524,10 +642,9 @@ pub(super) enum WireRemedy {
 )]
 pub(super) async fn mend(
     State(api): State<Api>,
-    path: Result<Path<(String, WireRemedy)>, PathRejection>,
+    Path((id, remedy)): Path<(String, WireRemedy)>,
     axum::Extension(caller): axum::Extension<super::auth::Caller>,
 ) -> Result<Json<Mended>, Problem> {
-    let Path((id, remedy)) = path?;
     let id: RequestId = id.parse()?;
     let (what, called) = match remedy {
         WireRemedy::Retry => (Remedy::Retry, "retry"),
@@ -542,9 +659,9 @@ pub(super) async fn mend(
         }
         Outcome::NotFound(Missing::Request(_)) => Err(gone(id)),
         Outcome::Stale(Stale::State(state)) => {
-            Err(Problem::conflict(format!("it is {:?}, which {called} does not change", views::State::from(state))))
+            Err(Problem::conflict(format!("it is {}, which {called} does not change", views::State::from(state))))
         }
-        other => Err(Problem::conflict(format!("refused: {other:?}"))),
+        other => Err(other.into()),
     }
 }
 
@@ -577,10 +694,32 @@ mod tests {
     }
 
     #[test]
-    fn a_prefix_is_bytes() {
-        assert_eq!(prefix("0x0aff").unwrap(), [10, 255]);
-        for bad in ["0", "zz", "ää", &"0".repeat(66)] {
-            assert!(prefix(bad).is_err(), "{bad}");
+    fn a_prefix_is_bytes_and_perhaps_a_half() {
+        let read = |text: &str| text.parse::<Prefix>();
+        assert_eq!(read("0x0aFf").unwrap(), Prefix { bytes: vec![10, 255], half: None });
+        let odd = read("abc").unwrap();
+        assert_eq!(odd, Prefix { bytes: vec![0xab], half: Some(0xc) });
+        let id = |second: u8| RequestId(std::array::from_fn(|at| [0xab, second].get(at).copied().unwrap_or(0)));
+        assert!(odd.fits(&id(0xc7)) && !odd.fits(&id(0xb7)));
+        for bad in ["zz", "+f", "ää", &"0".repeat(65)] {
+            assert!(read(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_form_is_told_from_json_and_other_bodies() {
+        let form = Some("application/x-www-form-urlencoded");
+        for (kind, body, told) in [
+            (form, "a=1", Some(true)),
+            (None, "a=1", Some(true)),
+            (None, "", Some(true)),
+            (form, " {\"a\": 1}", Some(false)),
+            (Some("application/json"), "1", Some(false)),
+            (Some("application/ld+json"), "1", Some(false)),
+            (Some("text/plain"), "", Some(true)),
+            (Some("text/plain"), "a=1", None),
+        ] {
+            assert_eq!(is_form(kind, body.as_bytes()).ok(), told, "{kind:?} {body}");
         }
     }
 }

@@ -1,6 +1,7 @@
 //! What is shown of the store, in the words of the wire; read back by the command.
 
 use std::borrow::Cow;
+use std::fmt;
 
 use roundtrip::inbox::{End, Standing, StateKind};
 use roundtrip::store::journal::{Entry, Event, Subject};
@@ -42,6 +43,12 @@ pub(crate) enum State {
     Withdrawn,
     /// Ended because somebody else answered.
     Elsewhere,
+}
+
+impl fmt::Display for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&format!("{self:?}").to_lowercase())
+    }
 }
 
 impl From<StateKind> for State {

@@ -5,7 +5,7 @@ use std::convert::Infallible;
 use std::time::{Duration, Instant};
 
 use axum::extract::rejection::QueryRejection;
-use axum::extract::{Path, Query, State};
+use axum::extract::{Query, State};
 use axum::http::HeaderMap;
 use axum::response::Response;
 use axum::response::sse::{Event, KeepAlive, Sse};
@@ -22,6 +22,7 @@ use super::Api;
 use super::auth::Caller;
 use super::body::Whole;
 use super::lanes::WireLane;
+use super::path::Path;
 use super::policies::WireRoute;
 use super::problem::Problem;
 use super::views::{WireCount, WireEntry, WireOrigin};

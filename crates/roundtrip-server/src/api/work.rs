@@ -23,7 +23,7 @@ use utoipa::ToSchema;
 
 use super::Api;
 use super::body::{self, Whole, WireEncoding, shown};
-use super::problem::Problem;
+use super::problem::{Problem, no_room};
 use super::views::{State as WireState, WireMoment, WireStanding};
 
 /// Most requests in one lease.
@@ -149,8 +149,7 @@ pub(super) async fn lease(
 pub(super) fn granted(outcome: Outcome) -> Result<Vec<Grant>, Problem> {
     match outcome {
         Outcome::Applied(Effect::Leased(grants)) | Outcome::Duplicate(Effect::Leased(grants)) => Ok(grants),
-        Outcome::Invalid(invalid) => Err(invalid.into()),
-        other => Err(Problem::conflict(format!("refused: {other:?}"))),
+        other => Err(other.into()),
     }
 }
 
@@ -368,8 +367,8 @@ impl From<Outcome> for Told {
             }
             Outcome::NotFound(Missing::Request(_)) => bare(Verdict::Unknown),
             Outcome::Invalid(invalid) => Told { detail: Some(invalid.to_string()), ..bare(Verdict::Invalid) },
-            Outcome::Full(full) => Told { detail: Some(format!("no room: {full:?}")), ..bare(Verdict::Full) },
-            other => Told { detail: Some(format!("{other:?}")), ..bare(Verdict::Lost) },
+            Outcome::Full(full) => Told { detail: Some(no_room(&full)), ..bare(Verdict::Full) },
+            other => Told { detail: Some(Problem::from(other).detail), ..bare(Verdict::Lost) },
         }
     }
 }

@@ -175,13 +175,12 @@ pub(super) fn moment(text: &str) -> Result<u64, String> {
 }
 
 async fn list(desk: &Desk, filter: &Filter, states: &[String], limit: usize) -> anyhow::Result<WirePage> {
-    let (even, odd) = halves(filter.prefix.as_deref().unwrap_or_default());
     let mut query = ListQuery {
         route: filter.route.clone(),
         state: (!states.is_empty()).then(|| states.join(",")),
         from_ms: filter.since.map(Whole),
         to_ms: filter.until.map(Whole),
-        id_prefix: (!even.is_empty()).then(|| even.to_owned()),
+        id_prefix: filter.prefix.clone(),
         error: filter.error.clone(),
         after: None,
         limit: Some(limit.clamp(1, PAGE)),
@@ -189,24 +188,13 @@ async fn list(desk: &Desk, filter: &Filter, states: &[String], limit: usize) -> 
     let mut found = WirePage { requests: Vec::new(), next: None };
     loop {
         let page: WirePage = desk.find("/v1/requests", &query).await?;
-        found
-            .requests
-            .extend(page.requests.into_iter().filter(|request| odd.is_none_or(|odd| request.id.starts_with(odd))));
+        found.requests.extend(page.requests);
         found.next = page.next;
         if found.requests.len() >= limit || page.next.is_none() {
             found.requests.truncate(limit);
             return Ok(found);
         }
         query.after = page.next.map(Whole);
-    }
-}
-
-/// A prefix as the API takes it, whole bytes; and all of it, if that is more.
-fn halves(prefix: &str) -> (&str, Option<&str>) {
-    let digits = prefix.strip_prefix("0x").unwrap_or(prefix);
-    match digits.len() % 2 {
-        0 => (digits, None),
-        _ => (digits.get(..digits.len() - 1).unwrap_or_default(), Some(digits)),
     }
 }
 
@@ -421,13 +409,5 @@ mod tests {
         let hour_ago = now_ms() - 3_600_000;
         assert!(moment("1h").unwrap().abs_diff(hour_ago) < 60_000);
         assert!(moment("yesterday").is_err());
-    }
-
-    #[test]
-    fn a_prefix_of_odd_length_is_asked_for_by_whole_bytes() {
-        assert_eq!(halves("0xabc"), ("ab", Some("abc")));
-        assert_eq!(halves("abcd"), ("abcd", None));
-        assert_eq!(halves("a"), ("", Some("a")));
-        assert_eq!(halves("ä"), ("ä", None));
     }
 }

@@ -57,7 +57,7 @@ async fn dead_letters_are_told_apart_by_cause_and_mended_by_filter() {
     assert_eq!(program.lease("work").await["attempt"], json!(1), "it is worked on from its first attempt");
     assert_eq!(mend("drop", json!({})).await.0, StatusCode::UNPROCESSABLE_ENTITY, "an open filter needs a word");
     assert_eq!(mend("burn", json!({"all": true})).await.0, StatusCode::BAD_REQUEST);
-    assert_eq!(mend("drop", json!({"filter": {"id_prefix": "abc"}})).await.0, StatusCode::UNPROCESSABLE_ENTITY);
+    assert_eq!(mend("drop", json!({"filter": {"id_prefix": "xyz"}})).await.0, StatusCode::UNPROCESSABLE_ENTITY);
     // What died after the look is left alone.
     let up_to = program.get("/v1/dead").await.1["up_to"].clone();
     program.dead_letter("other", "late").await;

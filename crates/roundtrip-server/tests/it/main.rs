@@ -22,6 +22,7 @@ mod requests;
 #[path = "../../../roundtrip-tools/tests/it/squares.rs"]
 mod squares;
 mod stream;
+mod submissions;
 #[allow(dead_code, reason = "shared with the tests of the tools, which use more of it")]
 #[path = "../../../roundtrip-tools/tests/it/tool.rs"]
 mod tool;
