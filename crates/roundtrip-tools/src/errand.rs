@@ -10,6 +10,7 @@ use roundtrip::words::{Payload, RequestId};
 use roundtrip::worker::{Failure, Job};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use tokio::time::{Instant, timeout_at};
 
 /// What it means that a tool did not answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
@@ -36,11 +37,13 @@ pub struct Trouble {
     pub text: String,
     /// Not again before so long, if the tool said so.
     pub after: Option<Duration>,
+    /// Whether it is this request's alone, which says itself whom to ask: others are no worse off.
+    pub own: bool,
 }
 
 impl Trouble {
     pub(crate) fn new(meaning: Meaning, text: impl Into<String>) -> Trouble {
-        Trouble { meaning, text: text.into(), after: None }
+        Trouble { meaning, text: text.into(), after: None, own: false }
     }
 
     pub(crate) fn fatal(text: impl Into<String>) -> Trouble {
@@ -57,6 +60,11 @@ impl Trouble {
 
     pub(crate) fn after(mut self, after: Option<Duration>) -> Trouble {
         self.after = after;
+        self
+    }
+
+    pub(crate) fn own_if(mut self, own: bool) -> Trouble {
+        self.own |= own;
         self
     }
 
@@ -87,6 +95,8 @@ pub struct Errand {
     pub input: Value,
     /// The same as it is written.
     pub body: Bytes,
+    /// Until when what is needed before the call may be read.
+    pub read_until: Instant,
 }
 
 impl fmt::Debug for Errand {
@@ -97,7 +107,7 @@ impl fmt::Debug for Errand {
 
 impl Errand {
     /// An attempt at a request.
-    pub(crate) fn of(job: &Job, document: Value, input: Value, body: Bytes) -> Errand {
+    pub(crate) fn of(job: &Job, document: Value, input: Value, body: Bytes, read_until: Instant) -> Errand {
         Errand {
             id: job.id(),
             key: format!("{}-{}-{}", job.id(), job.generation(), job.revision()),
@@ -106,6 +116,7 @@ impl Errand {
             document,
             input,
             body,
+            read_until,
         }
     }
 
@@ -113,6 +124,12 @@ impl Errand {
     pub fn part(&self, name: &str) -> Option<&Value> {
         self.document.get(name)
     }
+}
+
+/// What is read before a call, if it is there in time. If not, nobody was asked to do anything: that costs nothing.
+pub(crate) async fn in_time<T>(until: Instant, read: impl Future<Output = Result<T, Trouble>>) -> Result<T, Trouble> {
+    let late = |_elapsed| Err(Trouble::unavailable("it could not be read in time"));
+    timeout_at(until, read).await.unwrap_or_else(late)
 }
 
 /// What came of an errand.

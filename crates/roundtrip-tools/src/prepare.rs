@@ -9,15 +9,16 @@ use std::time::Duration;
 
 use roundtrip_evm::ContractRead;
 use serde_json::Value;
+use tokio::time::Instant;
 
 use crate::cache::Cache;
 use crate::contract::trouble_of;
-use crate::errand::{Meaning, Trouble};
+use crate::errand::{Meaning, Trouble, in_time};
 use crate::http::{Statuses, meaning};
 use crate::template::UrlTemplate;
 use crate::web::{Web, WebError};
 
-/// How long a page may take.
+/// How long a page may take, if its request leaves it so much time.
 const PAGE_WITHIN: Duration = Duration::from_secs(10);
 
 /// JSON at a URL, kept for a time.
@@ -39,10 +40,19 @@ impl Page {
         self.url.fixed().is_some()
     }
 
-    /// What it shows for what is known of a request.
-    pub(crate) async fn read(&self, document: &Value) -> Result<Value, Trouble> {
+    /// What it shows, if it is the same for all requests.
+    pub(crate) async fn probe(&self) -> Result<Option<Value>, String> {
+        match self.url.fixed() {
+            Some(url) => self.fetch(url).await.map(Some).map_err(|trouble| trouble.text),
+            None => Ok(None),
+        }
+    }
+
+    /// What it shows for what is known of a request, until so late.
+    pub(crate) async fn read(&self, document: &Value, until: Instant) -> Result<Value, Trouble> {
         let url = self.url.fill(document).map_err(|why| Trouble::fatal(format!("no URL to read: {why}")))?;
-        self.kept.get(&url, self.fetch(&url)).await
+        let read = in_time(until, self.kept.get(&url, self.fetch(&url)));
+        read.await.map_err(|trouble| trouble.own_if(!self.url.has_host()))
     }
 
     async fn fetch(&self, url: &str) -> Result<Value, Trouble> {
@@ -92,29 +102,29 @@ pub struct Preparation {
 }
 
 impl Preparation {
-    /// What it finds for what is known of a request.
-    pub(crate) async fn read(&self, document: &Value) -> Result<Value, Trouble> {
+    /// What it finds for what is known of a request, until so late.
+    pub(crate) async fn read(&self, document: &Value, until: Instant) -> Result<Value, Trouble> {
         let found = match &self.prepared {
-            Prepared::Page(page) => page.read(document).await,
+            Prepared::Page(page) => page.read(document, until).await,
             Prepared::Contract(read, kept) => match read.data(&|root| document.get(root)) {
-                Ok(data) => kept.0.get(&data.to_string(), async { read.read(&data).await.map_err(trouble_of) }).await,
+                Ok(data) => {
+                    let read = async { read.read(&data).await.map_err(trouble_of) };
+                    in_time(until, kept.0.get(&data.to_string(), read)).await
+                }
                 Err(error) => Err(trouble_of(error)),
             },
         };
         found.map_err(|trouble| Trouble {
             meaning: self.failure.unwrap_or(trouble.meaning),
             text: format!("preparing {}: {}", self.name, trouble.text),
-            after: trouble.after,
+            ..trouble
         })
     }
 
     /// What is wrong with it, as far as it can be found out now.
     pub async fn probe(&self) -> Result<(), String> {
         match &self.prepared {
-            Prepared::Page(page) if page.is_fixed() => {
-                page.fetch(page.url.fixed().unwrap_or_default()).await.map(|_| ()).map_err(|trouble| trouble.text)
-            }
-            Prepared::Page(_) => Ok(()),
+            Prepared::Page(page) => page.probe().await.map(|_| ()),
             Prepared::Contract(read, _) => read.probe().await,
         }
     }

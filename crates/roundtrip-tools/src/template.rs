@@ -68,6 +68,11 @@ impl UrlTemplate {
         }
     }
 
+    /// Whether it says itself whom to ask, and not what is known of a request.
+    pub(crate) fn has_host(&self) -> bool {
+        matches!(self.parts.first(), Some(Part::Text(_)))
+    }
+
     /// The URL for what is known of a request.
     pub fn fill(&self, document: &Value) -> Result<String, String> {
         let mut url = String::new();

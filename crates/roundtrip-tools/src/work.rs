@@ -1,12 +1,14 @@
 //! What the engine calls: from a request to a tool and back.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use roundtrip::words::{Encoding, Payload};
 use roundtrip::worker::{Failure, Handled, HandlerFuture, Job, RawHandler};
 use roundtrip_evm::mapping::Mapping;
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 use crate::errand::{Errand, Meaning, Tool, Trouble};
 use crate::prepare::Preparation;
@@ -15,6 +17,9 @@ use crate::presence::Presence;
 /// The names of what is always known of a request: its id, and what it says.
 pub const RESERVED: [&str; 2] = ["id", "request"];
 
+/// How long all that is read before a call may take, if an attempt has the time.
+const READ_WITHIN: Duration = Duration::from_secs(10);
+
 /// Works on requests by asking a tool.
 pub struct Work {
     preparations: Vec<Preparation>,
@@ -22,12 +27,20 @@ pub struct Work {
     tool: Arc<dyn Tool>,
     already_done: Option<Value>,
     presence: Option<Presence>,
+    read_within: Duration,
 }
 
 impl Work {
     /// Asks this tool, with what requests say.
     pub fn new(tool: Arc<dyn Tool>) -> Work {
-        Work { preparations: Vec::new(), input: None, tool, already_done: None, presence: None }
+        Work {
+            preparations: Vec::new(),
+            input: None,
+            tool,
+            already_done: None,
+            presence: None,
+            read_within: READ_WITHIN,
+        }
     }
 
     /// Reads these first, in their order. Without a mapping the tool is then given all that is
@@ -60,7 +73,16 @@ impl Work {
         self
     }
 
+    /// An attempt has so long. What is read before the call has at most half of it, so that what cannot be read
+    /// is known before the attempt is over, and costs none.
+    #[must_use]
+    pub fn within(mut self, timeout: Duration) -> Work {
+        self.read_within = READ_WITHIN.min(timeout / 2);
+        self
+    }
+
     async fn errand(&self, payload: &Payload, job: &Job) -> Result<Errand, Trouble> {
+        let read_until = Instant::now() + self.read_within;
         if payload.encoding != Encoding::Json {
             return Err(Trouble::fatal(format!("the request is {:?}, and the tool reads Json", payload.encoding)));
         }
@@ -68,7 +90,7 @@ impl Work {
             .map_err(|error| Trouble::fatal(format!("the request does not decode: {error}")))?;
         let mut document = json!({"id": job.id().to_string(), "request": request});
         for preparation in &self.preparations {
-            let found = preparation.read(&document).await?;
+            let found = preparation.read(&document, read_until).await?;
             document[preparation.name.as_str()] = found;
         }
         let (input, body) = match &self.input {
@@ -79,16 +101,18 @@ impl Work {
             None if self.preparations.is_empty() => (document["request"].clone(), payload.bytes.clone()),
             None => written(document.clone()),
         };
-        Ok(Errand::of(job, document, input, body))
+        Ok(Errand::of(job, document, input, body, read_until))
     }
 
     async fn ask(&self, payload: Payload, job: &Job) -> Result<Payload, Trouble> {
         let came = self.asked(payload, job).await;
         if let Some(presence) = &self.presence {
-            presence.call(match &came {
-                Err(Trouble { meaning: Meaning::Unavailable, text, .. }) => Err(text),
-                _ => Ok(()),
-            });
+            match &came {
+                // Whom one request names says nothing of the others.
+                Err(Trouble { own: true, .. }) => {}
+                Err(Trouble { meaning: Meaning::Unavailable, text, .. }) => presence.call(Err(text)),
+                _ => presence.call(Ok(())),
+            }
         }
         came
     }
@@ -138,8 +162,6 @@ impl RawHandler for Work {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
-    use std::time::Duration;
-
     use super::*;
 
     #[test]

@@ -1,7 +1,7 @@
 //! Messages of which only their description is known: JSON in, JSON out.
 
 use prost::Message;
-use prost_reflect::{DynamicMessage, MessageDescriptor};
+use prost_reflect::{DynamicMessage, MessageDescriptor, SerializeOptions};
 use serde_json::Value;
 use tonic::Status;
 use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
@@ -11,9 +11,11 @@ pub(super) fn message(kind: &MessageDescriptor, json: &Value) -> Result<DynamicM
     DynamicMessage::deserialize(kind.clone(), json).map_err(|error| format!("it is no {}: {error}", kind.full_name()))
 }
 
-/// A message as JSON: names in camel case, large numbers as texts, what is not set left out.
+/// A message as JSON: names in camel case, large numbers as texts. Messages and optional fields that are not set are
+/// left out; a zero, an empty text and an empty list are not: they may be the answer.
 pub(super) fn json(message: &DynamicMessage) -> Result<Value, String> {
-    serde_json::to_value(message).map_err(|error| error.to_string())
+    let options = SerializeOptions::new().skip_default_fields(false);
+    message.serialize_with_options(serde_json::value::Serializer, &options).map_err(|error| error.to_string())
 }
 
 /// Writes messages, and reads those of one kind.

@@ -39,7 +39,7 @@ pub use self::codes::{Codes, code};
 pub use self::descriptors::{MethodName, read as read_descriptors};
 use self::dynamic::{DynamicCodec, json, message};
 use crate::cache::Cache;
-use crate::errand::{Errand, Meaning, Tool, ToolFuture, Trouble};
+use crate::errand::{Errand, Meaning, Tool, ToolFuture, Trouble, in_time};
 use crate::web::{AGENT, Dial, Web};
 
 /// How long what a service said of itself is believed.
@@ -76,7 +76,7 @@ pub struct Poll {
     /// How often.
     pub every: Duration,
     /// Which field of its answer is the answer, as a path; while it is missing, it is not ready.
-    /// All of it if empty.
+    /// All of it if empty. A field that is neither a message nor optional is missing only with what it is part of.
     pub answer: String,
     /// The codes by which it says that the answer is not ready.
     pub pending: Vec<Code>,
@@ -131,7 +131,7 @@ impl GrpcTool {
     pub async fn probe(&self) -> Result<(), String> {
         for shard in &self.shards {
             let connected = shard.endpoint.connect_with_connector(shard.dial.clone()).await;
-            connected.map_err(|error| format!("{} cannot be reached: {}", shard.endpoint.uri(), cause(&error)))?;
+            connected.map_err(|error| format!("{} cannot be reached: {}", shard.endpoint.uri(), innermost(&error)))?;
         }
         let pool = self.pool(&self.shards[0].channel()).await.map_err(|trouble| trouble.text)?;
         self.method.find(&pool)?;
@@ -148,13 +148,16 @@ impl GrpcTool {
             let late = |_elapsed| Status::unavailable("it did not say in time what it is");
             tokio::time::timeout(REFLECTED_WITHIN, descriptors::reflect(shard.clone(), &methods)).await.map_err(late)?
         };
-        let failed = |status: Status| Trouble::unavailable(format!("what the service is: {}", said(&status)));
+        let failed = |status: Status| match is_silence(&status) {
+            true => silent(&status),
+            false => Trouble::unavailable(format!("what the service is: {}", said(&status))),
+        };
         self.reflected.get("", read).await.map_err(failed)
     }
 
     async fn call(&self, errand: &Errand) -> Result<Payload, Trouble> {
         let shard = &self.shards[shard_of(errand.id, self.shards.len())].channel();
-        let pool = self.pool(shard).await?;
+        let pool = in_time(errand.read_until, self.pool(shard)).await?;
         // What the service says of itself may change with its next version.
         let find = |name: &MethodName| name.find(&pool).map_err(Trouble::unavailable);
         let method = find(&self.method)?;
@@ -235,7 +238,7 @@ impl GrpcTool {
         match (is_silence(status), status.code()) {
             (true, Code::Unavailable) => return silent(status),
             // It may have been asked, and may have broken over it.
-            (true, _) => return Trouble::retry(format!("the connection broke: {}", cause(status))),
+            (true, _) => return Trouble::retry(format!("the connection broke: {}", innermost(status))),
             (false, _) => {}
         }
         Trouble::new(self.options.codes.meaning(status.code()), format!("the service answered {}", said(status)))
@@ -250,7 +253,13 @@ fn is_silence(status: &Status) -> bool {
 }
 
 fn silent(status: &Status) -> Trouble {
-    Trouble::unavailable(format!("it cannot be reached: {}", cause(status)))
+    Trouble::unavailable(format!("it cannot be reached: {}", innermost(status)))
+}
+
+/// What an error comes from in the end: what is around it says no more, and not in words.
+fn innermost(error: &(dyn std::error::Error + 'static)) -> String {
+    let causes = std::iter::successors(Some(error), |error| error.source());
+    causes.last().map(ToString::to_string).unwrap_or_default()
 }
 
 /// A status as a person reads it.

@@ -63,11 +63,13 @@ impl Definitions {
     /// fault of the request: it waits until there is a better one.
     pub(super) async fn of(&self, errand: &Errand) -> Result<Definition, Trouble> {
         let text = match &self.source {
-            Source::Meta(page) => page.read(&errand.document).await.map_err(|trouble| match page.is_fixed() {
-                true => Trouble { meaning: Meaning::Unavailable, ..trouble },
-                // Whom the request names, and is not there, it names for ever.
-                false => trouble,
-            })?,
+            Source::Meta(page) => {
+                page.read(&errand.document, errand.read_until).await.map_err(|trouble| match page.is_fixed() {
+                    true => Trouble { meaning: Meaning::Unavailable, ..trouble },
+                    // Whom the request names, and is not there, it names for ever.
+                    false => trouble,
+                })?
+            }
             Source::Part(path) => {
                 let part = errand.document.pointer(path);
                 part.cloned().ok_or_else(|| Trouble::fatal(format!("there is no definition at {path}")))?
@@ -80,11 +82,11 @@ impl Definitions {
     /// What is wrong with the tool's own definition, as far as it can be read now.
     pub(super) async fn probe(&self) -> Result<(), String> {
         match &self.source {
-            Source::Meta(page) if page.is_fixed() => {
-                let text = page.read(&Value::Null).await.map_err(|trouble| trouble.text)?;
-                Definition::read(&text).map(|_| ())
-            }
-            Source::Meta(_) | Source::Part(_) => Ok(()),
+            Source::Meta(page) => match page.probe().await? {
+                Some(text) => Definition::read(&text).map(|_| ()),
+                None => Ok(()),
+            },
+            Source::Part(_) => Ok(()),
         }
     }
 }

@@ -179,7 +179,7 @@ impl HttpTool {
                 answered(answer, definition).await.map_err(|_none| done)
             }
             Some(meaning) => {
-                let text = format!("the tool answered {}", answer.status);
+                let text = format!("the tool answered {}{}", answer.status, said(&answer));
                 Err(Trouble::new(meaning, text).after(after))
             }
         }
@@ -191,6 +191,18 @@ fn is_problem(headers: &HeaderMap) -> bool {
     let said = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let kind = said.split(';').next().unwrap_or_default().trim();
     kind.eq_ignore_ascii_case("application/problem+json")
+}
+
+/// How a tool's own words on what went wrong begin, on one line; nothing if it says none.
+fn said(answer: &WebAnswer) -> String {
+    /// Most characters of what a tool says.
+    const CHARS_MAX: usize = 200;
+    let text = answer.body.as_ref().ok().and_then(|body| std::str::from_utf8(body).ok()).unwrap_or_default();
+    let on_a_line = text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(CHARS_MAX);
+    match on_a_line.collect::<String>().trim() {
+        "" => String::new(),
+        words => format!(": {words}"),
+    }
 }
 
 /// The answer in a body, if it is one.
@@ -211,6 +223,7 @@ async fn answered(answer: WebAnswer, definition: &Definition) -> Result<Payload,
 
 impl Tool for HttpTool {
     fn ask<'a>(&'a self, errand: &'a Errand) -> ToolFuture<'a> {
-        Box::pin(self.call(errand))
+        let own = !self.url.has_host();
+        Box::pin(async move { self.call(errand).await.map_err(|trouble| trouble.own_if(own)) })
     }
 }

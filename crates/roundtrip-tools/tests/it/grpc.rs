@@ -22,20 +22,20 @@ fn method(name: &str) -> MethodName {
     MethodName::read(&format!("test.v1.Squares/{name}")).unwrap()
 }
 
-fn polled() -> GrpcOptions {
+fn polled(answer: &str) -> GrpcOptions {
     let poll = Poll {
         method: method("Fetch"),
         request: Mapping::read(&json!({"requestId": "/id"}), &KNOWN),
         every: Duration::from_millis(1),
-        answer: "/result".to_owned(),
+        answer: answer.to_owned(),
         pending: vec![code("UNAVAILABLE").unwrap()],
         unknown: vec![code("NOT_FOUND").unwrap()],
     };
     GrpcOptions { poll: Some(poll), ..GrpcOptions::default() }
 }
 
-fn submitting(url: String) -> Work {
-    let tool = GrpcTool::new(&web(), &[url], method("Submit"), None, polled()).unwrap();
+fn submitting(url: String, answer: &str) -> Work {
+    let tool = GrpcTool::new(&web(), &[url], method("Submit"), None, polled(answer)).unwrap();
     let input = Mapping::read(&json!({"request_id": "/id", "n": "/request/n"}), &KNOWN);
     Work::new(Arc::new(tool)).with_input(input)
 }
@@ -96,17 +96,30 @@ async fn a_method_that_is_not_there_is_told_at_the_start() {
 async fn what_was_submitted_is_polled_for_and_not_submitted_again() {
     let squares = Squares::default();
     let serving = squares.serve("127.0.0.1:0", None);
-    let desk = Desk::with(submitting(serving.url())).await;
+    let desk = Desk::with(submitting(serving.url(), "/result")).await;
     let id = desk.submit(&json!({"n": 7})).await;
-    assert_eq!(desk.answer(id).await, Ok(json!({"square": "49"})));
+    assert_eq!(desk.answer(id).await, Ok(json!({"square": "49", "proof": ""})));
     {
         let book = squares.book.lock().unwrap();
         assert_eq!((book.submissions, book.jobs.contains_key(&id.to_string())), (1, true));
     }
     // Another process of the program, which remembers nothing, is given the same request.
-    let other = Desk::with(submitting(serving.url())).await;
-    assert_eq!(other.ask(&json!({"n": 8})).await, Ok(json!({"square": "64"})));
+    let other = Desk::with(submitting(serving.url(), "/result")).await;
+    assert_eq!(other.ask(&json!({"n": 8})).await, Ok(json!({"square": "64", "proof": ""})));
     assert_eq!(squares.book.lock().unwrap().submissions, 2, "one for each request");
+}
+
+/// What is not set is not ready, however often it is asked; a zero is an answer.
+#[tokio::test]
+async fn a_zero_is_an_answer() {
+    let squares = Squares::default();
+    let serving = squares.serve("127.0.0.1:0", None);
+    for (answer, zero) in [("/result/square", json!("0")), ("/result", json!({"square": "0", "proof": ""}))] {
+        let desk = Desk::with(submitting(serving.url(), answer)).await;
+        let id = desk.submit(&json!({"n": 0})).await;
+        assert_eq!(desk.answer(id).await, Ok(zero), "{answer}");
+        assert_eq!(squares.book.lock().unwrap().jobs[&id.to_string()].1, 3, "twice it was not ready");
+    }
 }
 
 #[tokio::test]
@@ -114,14 +127,17 @@ async fn a_service_that_restarts_costs_no_attempt() {
     let squares = Squares::default();
     let serving = squares.serve("127.0.0.1:0", None);
     let address = serving.address;
-    let desk = Desk::with(submitting(serving.url())).await;
-    assert_eq!(desk.ask(&json!({"n": 2})).await, Ok(json!({"square": "4"})));
+    let desk = Desk::with(submitting(serving.url(), "/result")).await;
+    assert_eq!(desk.ask(&json!({"n": 2})).await, Ok(json!({"square": "4", "proof": ""})));
     drop(serving);
     let id = desk.submit(&json!({"n": 3})).await;
     assert_eq!(desk.until_trouble(id, "").await, ErrorClass::Transport, "who is not there did not fail");
+    // In words, and once.
+    let told = desk.until_trouble(id, "it cannot be reached: Connection refused").await;
+    assert_eq!(told, ErrorClass::Transport);
     // It comes back without its memory.
     let _serving = Squares::default().serve(&address.to_string(), None);
-    assert_eq!(desk.answer(id).await, Ok(json!({"square": "9"})));
+    assert_eq!(desk.answer(id).await, Ok(json!({"square": "9", "proof": ""})));
 }
 
 #[tokio::test]
@@ -129,11 +145,11 @@ async fn a_request_is_always_on_the_same_shard() {
     let services = [Squares::default(), Squares::default(), Squares::default()];
     let serving: Vec<_> = services.iter().map(|service| service.serve("127.0.0.1:0", None)).collect();
     let urls: Vec<String> = serving.iter().map(Serving::url).collect();
-    let tool = GrpcTool::new(&web(), &urls, method("Submit"), None, polled()).unwrap();
+    let tool = GrpcTool::new(&web(), &urls, method("Submit"), None, polled("/result")).unwrap();
     let input = Mapping::read(&json!({"request_id": "/id", "n": "/request/n"}), &KNOWN);
     let desk = Desk::with(Work::new(Arc::new(tool)).with_input(input)).await;
     for n in 2..32 {
-        assert_eq!(desk.ask(&json!({"n": n})).await, Ok(json!({"square": (n * n).to_string()})));
+        assert_eq!(desk.ask(&json!({"n": n})).await, Ok(json!({"square": (n * n).to_string(), "proof": ""})));
     }
     let shares: Vec<usize> = services.iter().map(|service| service.book.lock().unwrap().jobs.len()).collect();
     assert_eq!(shares.iter().sum::<usize>(), 30, "each went to one, and was polled for there: {shares:?}");

@@ -12,7 +12,7 @@ use roundtrip::worker::WorkerOptions;
 use roundtrip_tools::egress::Allowed;
 use roundtrip_tools::http::{HealthWatch, HttpOptions, HttpTool, Source};
 use roundtrip_tools::prepare::Page;
-use roundtrip_tools::{ClientTls, UrlTemplate, Web, Work};
+use roundtrip_tools::{ClientTls, Presence, UrlTemplate, Web, Work};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
@@ -64,6 +64,7 @@ async fn a_status_decides_what_becomes_of_a_request() {
         }
         "nothing" => says(204, ""),
         "no JSON" => says(200, "<html>"),
+        "long" => says(422, &format!("no \n{}", "ä".repeat(300))),
         "redirect" => says(302, "").with("location", "http://127.0.0.1:1/"),
         other => panic!("{other}"),
     })
@@ -72,12 +73,13 @@ async fn a_status_decides_what_becomes_of_a_request() {
     let desk = Desk::with(work).await;
     let error = |text: &str| Err(text.to_owned());
     for (case, ending, calls) in [
-        ("gone", error("the tool answered 404"), 1),
+        ("gone", error("the tool answered 404: {}"), 1),
         ("done, and so", Ok(json!({"before": true})), 1),
         ("done", Ok(json!({"done": true})), 1),
         ("reported", Ok(json!({"done": true})), 1),
         ("nothing", Ok(Value::Null), 1),
         ("no JSON", error("the tool's answer is no JSON: expected value at line 1 column 1"), 2),
+        ("long", error(&format!("the tool answered 422: no  {}", "ä".repeat(196))), 1),
         ("redirect", error("the tool answered 302"), 2),
     ] {
         let before = server.asked().len();
@@ -166,6 +168,42 @@ async fn a_definition_that_cannot_be_used_is_waited_for() {
     let id = desk.submit(&json!({})).await;
     // A page that is not there is a person's mistake; the request must not pay for it.
     assert_eq!(desk.answer(id).await, Ok(json!(1)));
+}
+
+/// Who takes the connection and says nothing keeps nobody from trying again, at no cost.
+#[tokio::test]
+async fn a_definition_that_hangs_is_waited_for() {
+    let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let server = HttpServer::answering(|_| says(200, "1")).await;
+    let meta = format!("http://{}/meta", silent.local_addr().unwrap());
+    let page = Page::new(web(), at(&meta), 1 << 20, Duration::from_secs(60));
+    let tool = tool(&server.url("/invoke")).defined_by(Source::Meta(page));
+    // The desk gives an attempt two seconds.
+    let desk = Desk::with(Work::new(Arc::new(tool)).within(Duration::from_secs(2))).await;
+    let id = desk.submit(&json!({})).await;
+    assert_eq!(desk.until_trouble(id, "it could not be read in time").await, ErrorClass::Transport);
+    let _meta = HttpServer::on(silent, |_| says(200, "{}"));
+    assert_eq!(desk.answer(id).await, Ok(json!(1)));
+}
+
+#[tokio::test]
+async fn one_request_that_names_nobody_does_not_make_the_tool_away() {
+    let server = HttpServer::answering(|_| says(200, "1")).await;
+    let presence = Presence::new(Arc::new(SystemClock::new()));
+    let nobody = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let nowhere = format!("http://{}", nobody.local_addr().unwrap());
+    drop(nobody);
+    let named = Work::new(Arc::new(tool("{request/url}/invoke"))).telling(presence.clone());
+    let desk = Desk::with(named).await;
+    assert_eq!(desk.ask(&json!({"url": server.url("")})).await, Ok(json!(1)));
+    let id = desk.submit(&json!({"url": nowhere})).await;
+    assert_eq!(desk.until_trouble(id, "it cannot be reached").await, ErrorClass::Transport);
+    assert_eq!(presence.away(), None, "it is the request's own fault");
+    let fixed = Work::new(Arc::new(tool(&nowhere))).telling(presence.clone());
+    let desk = Desk::with(fixed).await;
+    let id = desk.submit(&json!({})).await;
+    desk.until_trouble(id, "it cannot be reached").await;
+    assert!(presence.away().is_some_and(|away| away.why.starts_with("it cannot be reached")));
 }
 
 #[tokio::test]

@@ -4,12 +4,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use roundtrip::clock::SystemClock;
+use roundtrip::words::ErrorClass;
 use roundtrip_evm::mapping::Mapping;
 use roundtrip_tools::http::{HttpOptions, HttpTool, Source};
 use roundtrip_tools::identity::Identity;
 use roundtrip_tools::prepare::Page;
 use roundtrip_tools::{Meaning, Preparation, Prepared, UrlTemplate, Work};
 use serde_json::json;
+use tokio::net::TcpListener;
 
 use super::desk::{Desk, web};
 use super::tool::{HttpServer, says};
@@ -64,6 +66,24 @@ async fn what_a_failed_read_means_is_its_own_to_say() {
     let desk = Desk::with(Work::new(Arc::new(Identity)).prepared_by(vec![waits])).await;
     let id = desk.submit(&json!(1)).await;
     assert_eq!(desk.answer(id).await, Ok(json!({"id": id.to_string(), "request": 1, "tool": 7})), "at no cost");
+}
+
+/// Whoever hangs: the read ends before the attempt does, and costs none.
+#[tokio::test]
+async fn reads_that_hang_are_waited_for() {
+    let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let slow = Preparation {
+        name: "slow".to_owned(),
+        ..preparation(&format!("http://{}/", silent.local_addr().unwrap()), Duration::ZERO)
+    };
+    // The desk gives an attempt two seconds.
+    let work = Work::new(Arc::new(Identity)).prepared_by(vec![slow]).within(Duration::from_secs(2));
+    let desk = Desk::with(work).await;
+    let id = desk.submit(&json!(1)).await;
+    let words = "preparing slow: it could not be read in time";
+    assert_eq!(desk.until_trouble(id, words).await, ErrorClass::Transport);
+    let _page = HttpServer::on(silent, |_| says(200, "7"));
+    assert_eq!(desk.answer(id).await, Ok(json!({"id": id.to_string(), "request": 1, "slow": 7})));
 }
 
 #[tokio::test]
