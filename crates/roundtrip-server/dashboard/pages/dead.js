@@ -93,7 +93,7 @@ const group = (title, said, causes, refresh) =>
         const filter = { route: cause.route, cause: cause.cause, answered: Boolean(cause.answered) };
         return h(
           "li",
-          { class: "card", "data-key": `${cause.route} ${cause.answered} ${cause.cause}` },
+          { class: "card", "data-key": `${cause.route} ${cause.answered} ${cause.class} ${cause.cause}` },
           h(
             "div",
             { class: "cause" },

@@ -86,7 +86,7 @@ pub(crate) struct DeadPreview {
 }
 
 /// What dead letters of a route died of. Numbers and hashes are left out of it, so that what
-/// differs in nothing else is one.
+/// differs in nothing else is one; but for the status that somebody answered.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub(crate) struct WireCause {
     /// Which route.
@@ -183,9 +183,10 @@ fn error_text(letter: &RequestView) -> &str {
     letter.error.as_ref().map_or("", |error| &error.text)
 }
 
-/// An error without what differs from one request to the next: numbers, ids and hashes.
+/// An error without what differs from one request to the next: numbers, ids and hashes. A status
+/// that was answered is what went wrong.
 fn cause_of(text: &str) -> String {
-    let mut cause = String::new();
+    let (mut cause, mut before) = (String::new(), "");
     for (place, word) in text.split_inclusive(|c: char| !c.is_ascii_alphanumeric()).enumerate() {
         let (word, end) = match word.char_indices().next_back() {
             Some((at, last)) if !last.is_ascii_alphanumeric() => word.split_at(at),
@@ -194,13 +195,16 @@ fn cause_of(text: &str) -> String {
         let digits = word.strip_prefix("0x").unwrap_or(word);
         let is_hex = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
         let is_number = !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_digit());
+        let is_status = is_number && word.len() == 3 && before == "answered";
         match () {
+            () if is_status => cause.push_str(word),
             () if is_number || is_hex && (digits.len() < word.len() || digits.len() >= HASH_DIGITS_MIN) => {
                 cause.push('…');
             }
             () => cause.push_str(word),
         }
         cause.push_str(end);
+        before = word;
         // Every word takes at least one character.
         if place >= CAUSE_CHARS_MAX {
             break;
@@ -209,9 +213,9 @@ fn cause_of(text: &str) -> String {
     cause.chars().take(CAUSE_CHARS_MAX).collect()
 }
 
-/// Letters by route and cause, as they pass in the order of admission.
+/// Letters by route, class and cause, as they pass in the order of admission.
 #[derive(Default)]
-struct Causes(BTreeMap<(String, bool, String), WireCause>);
+struct Causes(BTreeMap<(String, bool, Cow<'static, str>, String), WireCause>);
 
 impl Causes {
     fn see(&mut self, letter: &RequestView) {
@@ -221,10 +225,11 @@ impl Causes {
             Some(error) => error.into(),
             None => WireError { class: "fatal".into(), text: String::new() },
         };
+        let key = (route.clone(), answered, class.clone(), cause.clone());
         let first = || WireCause {
-            route: route.clone(),
+            route,
             class,
-            cause: cause.clone(),
+            cause,
             answered,
             requests: 0,
             oldest_at_ms: at,
@@ -232,7 +237,7 @@ impl Causes {
             example: letter.id.to_string(),
             text,
         };
-        let seen = self.0.entry((route.clone(), answered, cause.clone())).or_insert_with(first);
+        let seen = self.0.entry(key).or_insert_with(first);
         seen.requests += 1;
         (seen.oldest_at_ms, seen.newest_at_ms) = (seen.oldest_at_ms.min(at), seen.newest_at_ms.max(at));
     }
@@ -280,7 +285,7 @@ pub(super) async fn dead(
 #[derive(Clone, Copy, Debug, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum DeadRemedy {
-    /// They are worked on again, from their first attempt.
+    /// They are worked on again, from their first attempt; those that have an answer are sent again.
     Retry,
     /// They end for good.
     Drop,
@@ -336,6 +341,8 @@ mod tests {
         check("revert of 0x1a2b at block 7: AlreadyAnswered(42)", "revert of … at block …: AlreadyAnswered(…)");
         check("request 00ff00ff00ff00ff00ff is gone", "request … is gone");
         check("ein Fehler über 7 €", "ein Fehler über … €");
+        check("the tool answered 404: no user 7", "the tool answered 404: no user …");
+        check("the source answered 1234, and 500 before", "the source answered …, and … before");
         check("v2 has no field add", "v2 has no field add");
         assert_eq!(cause_of(&"ab ".repeat(1000)).chars().count(), CAUSE_CHARS_MAX);
     }

@@ -21,7 +21,7 @@ pub(super) enum Dead {
         #[command(flatten)]
         reach: Reach,
     },
-    /// Has them worked on again, from their first attempt; without --yes, only says which.
+    /// Has them worked on again, from their first attempt, or, where they have an answer, only sent again; without --yes, only says which.
     Retry(Mending),
     /// Ends them for good; without --yes, only says which.
     Drop(Mending),

@@ -48,7 +48,7 @@ pub(super) enum Requests {
         #[command(flatten)]
         reach: Reach,
     },
-    /// Has dead letters worked on again, from their first attempt.
+    /// Has dead letters worked on again, from their first attempt, or, where they have an answer, only sent again.
     Retry {
         /// Their ids, or how they begin.
         #[arg(required = true)]

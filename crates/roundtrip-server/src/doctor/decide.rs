@@ -31,6 +31,8 @@ const ALL_PERCENT: u64 = 95;
 const QUEUED_MS_MAX: u64 = 600_000;
 /// What is sent and not mined for so long is held up.
 const SENT_MS_MAX: u64 = 600_000;
+/// An answer that its receiver has not taken for so long is held up.
+const UNDELIVERED_MS_MAX: u64 = 300_000;
 /// A chain whose newest stored block is older is not read.
 const BEHIND_MS_MAX: u64 = 600_000;
 /// So many blocks that are not read are a backlog.
@@ -280,7 +282,7 @@ fn tool(route: &str, away: Option<&Away>, now_ms: u64) -> Vec<Finding> {
 }
 
 fn route(facts: &RouteFacts, tool_is_away: bool, now_ms: u64) -> Vec<Finding> {
-    let RouteFacts { view, counts, unreached } = facts;
+    let RouteFacts { view, counts, unreached, undelivered } = facts;
     let mut about = About::new(format!("route {}", view.name));
     let live: u64 = counts.iter().map(|count| count.requests).sum();
     let of = |state| counts.iter().find(|count| count.state == state);
@@ -319,6 +321,19 @@ fn route(facts: &RouteFacts, tool_is_away: bool, now_ms: u64) -> Vec<Finding> {
             format!("{} answers are sent and not mined, of a request that came in {} s ago", sent.requests, age / 1000);
         let to_do = "`roundtrip lanes list` says which lane is held up; see docs/operations.md, a lane is stuck";
         about.when(age > SENT_MS_MAX, Level::Look, found, to_do);
+    }
+    if let Some(since) = undelivered {
+        let age = now_ms.saturating_sub(since.0);
+        let found = format!(
+            "{} answers are not delivered, the oldest is there since {} s",
+            of(StateKind::Ready).map_or(1, |ready| ready.requests),
+            age / 1000
+        );
+        let to_do = format!(
+            "see that {} takes them, and that a process with the role send runs; its log says what the receiver answers. They go out by themselves then",
+            view.policy.destination.as_ref().map_or("its destination", |to| to.as_str())
+        );
+        about.when(age > UNDELIVERED_MS_MAX, Level::Look, found, &to_do);
     }
     about.or_well(format!("{live} of {capacity} places are taken"))
 }

@@ -100,6 +100,7 @@ fn a_route_is_full_paused_or_waits_for_somebody() {
         view: view(paused),
         counts: counts.into(),
         unreached: Unreached::default(),
+        undelivered: None,
     };
     let found = |paused, counts: &[Count], now| route(&facts(paused, counts), false, now);
     check(&found(false, &[], 0), &[(Level::Well, "0 of 100")]);
@@ -117,6 +118,32 @@ fn a_route_is_full_paused_or_waits_for_somebody() {
         &[(Level::Look, "3 requests wait for what their worker could not reach: nobody")],
     );
     check(&route(&waiting, true, 0), &[(Level::Well, "0 of 100")]);
+}
+
+#[test]
+fn answers_that_a_receiver_does_not_take_are_told() {
+    let name = RouteName::new("price").unwrap();
+    let ready = Count { route: name.clone(), state: StateKind::Ready, requests: 7, oldest_at: UnixMs(0) };
+    let destination = Some(Destination::new("hooks").unwrap());
+    let policy = RoutePolicy { capacity: 100, destination, ..RoutePolicy::default() };
+    let facts = |undelivered| RouteFacts {
+        view: RouteView { name: name.clone(), policy: policy.clone(), paused: false },
+        counts: vec![ready.clone()],
+        unreached: Unreached::default(),
+        undelivered,
+    };
+    for (undelivered, now, expected) in [
+        (None, 9_000_000, (Level::Well, "7 of 100")),
+        (Some(UnixMs(1_000_000)), 1_300_000, (Level::Well, "7 of 100")),
+        (
+            Some(UnixMs(1_000_000)),
+            1_301_000,
+            (Level::Look, "7 answers are not delivered, the oldest is there since 301 s"),
+        ),
+        (Some(UnixMs(1_000_000)), 1_301_000, (Level::Look, "see that hooks takes them")),
+    ] {
+        check(&route(&facts(undelivered), false, now), &[expected]);
+    }
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! What is looked at: the store through its own eyes, its file or server, nodes and accounts.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +13,7 @@ use roundtrip::sender::SenderStats;
 use roundtrip::store::query::{Count, LaneView, ListFilter, RequestView, RouteView};
 use roundtrip::store::vitals::{Vitals, vitals};
 use roundtrip::store::{ReadExt, Store, StoreError};
-use roundtrip::words::Nonce;
+use roundtrip::words::{Nonce, UnixMs};
 use roundtrip_evm::{Rpc, SignerSource};
 use roundtrip_tools::Away;
 use tokio::sync::OnceCell;
@@ -28,6 +29,8 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 const WAITING_MAX: usize = 100;
 /// What was not reached so often in a row is away.
 const MISSES_MANY: u16 = 3;
+/// Of how many of a route's oldest undelivered answers it is found out since when they are.
+const READY_MAX: usize = 16;
 
 /// What is around a store: where it is, and by the configuration the nodes and accounts.
 #[derive(Default)]
@@ -36,6 +39,8 @@ pub struct Outside {
     store: String,
     chains: Vec<(String, ChainConfig)>,
     accounts: Vec<Account>,
+    /// The destinations that answers are brought to one by one, as webhooks or into lists.
+    couriers: BTreeSet<String>,
 }
 
 /// An account that sends.
@@ -52,9 +57,16 @@ impl Outside {
     /// What is around the store of this plan; of a store alone, nothing but its file or server.
     pub fn of(url: &str, plan: Option<&Plan>) -> Outside {
         let Some(plan) = plan else { return Outside { store: url.to_owned(), ..Outside::default() } };
-        let mut accounts = Vec::new();
-        for delivery in plan.destinations.values() {
-            let Delivery::Transactions(to) = delivery else { continue };
+        let (mut accounts, mut couriers) = (Vec::new(), BTreeSet::new());
+        for (name, delivery) in &plan.destinations {
+            let to = match delivery {
+                Delivery::Transactions(to) => to,
+                Delivery::Webhook(_) | Delivery::List(_) => {
+                    couriers.insert(name.clone());
+                    continue;
+                }
+                Delivery::Keep(_) => continue,
+            };
             accounts.extend(to.accounts().map(|(lane, signer)| Account {
                 lane: lane.clone(),
                 chain: to.chain_name().to_owned(),
@@ -64,7 +76,7 @@ impl Outside {
             }));
         }
         let chains = plan.chains.iter().map(|(name, chain)| (name.clone(), chain.clone())).collect();
-        Outside { store: url.to_owned(), chains, accounts }
+        Outside { store: url.to_owned(), chains, accounts, couriers }
     }
 }
 
@@ -89,6 +101,8 @@ pub(super) struct RouteFacts {
     pub(super) counts: Vec<Count>,
     /// Requests that wait, because what their worker works with was not reached.
     pub(super) unreached: Unreached,
+    /// Since when the oldest answer is there that a receiver has not taken, if the route's are brought to one.
+    pub(super) undelivered: Option<UnixMs>,
 }
 
 /// Requests that wait at no cost.
@@ -154,7 +168,7 @@ impl Facts {
             within(async { vitals(&outside.store).await.map_err(|error| error.to_string()) }),
             nodes_of(outside),
             join_all(outside.accounts.iter().map(|account| account_of(account, outside))),
-            within(async { routes(store).await.map_err(|error| error.to_string()) }),
+            within(async { routes(store, outside).await.map_err(|error| error.to_string()) }),
             within(async { lanes(store, &senders).await.map_err(|error| error.to_string()) }),
         );
         let disk = match &vitals {
@@ -171,7 +185,7 @@ async fn within<T>(asked: impl Future<Output = Result<T, String>>) -> Result<T, 
     tokio::time::timeout(ANSWER_WITHIN, asked).await.unwrap_or_else(late)
 }
 
-async fn routes(store: &dyn Store) -> Result<Vec<RouteFacts>, StoreError> {
+async fn routes(store: &dyn Store, outside: &Outside) -> Result<Vec<RouteFacts>, StoreError> {
     let counts = store.counts().await?;
     let mut routes = Vec::new();
     for view in store.routes().await? {
@@ -179,9 +193,24 @@ async fn routes(store: &dyn Store) -> Result<Vec<RouteFacts>, StoreError> {
         let filter = ListFilter { route: Some(view.name.clone()), states, limit: WAITING_MAX, ..ListFilter::default() };
         let unreached = Unreached::among(&store.list(filter).await?.requests);
         let counts = counts.iter().filter(|count| count.route == view.name).cloned().collect();
-        routes.push(RouteFacts { view, counts, unreached });
+        let brought = view.policy.destination.as_ref().is_some_and(|to| outside.couriers.contains(to.as_str()));
+        let undelivered = if brought { undelivered(store, &view).await? } else { None };
+        routes.push(RouteFacts { view, counts, unreached, undelivered });
     }
     Ok(routes)
+}
+
+/// Since when the oldest answer is ready to be sent: since the last that happened to its request.
+async fn undelivered(store: &dyn Store, route: &RouteView) -> Result<Option<UnixMs>, StoreError> {
+    let (route, states) = (Some(route.name.clone()), vec![StateKind::Ready]);
+    let filter = ListFilter { route, states, limit: READY_MAX, ..ListFilter::default() };
+    let mut oldest = None;
+    for request in store.list(filter).await?.requests {
+        let last = store.timeline(request.id).await?.iter().map(|entry| entry.at).max();
+        let since = last.unwrap_or(request.admitted_at);
+        oldest = Some(oldest.map_or(since, |oldest: UnixMs| oldest.min(since)));
+    }
+    Ok(oldest)
 }
 
 async fn lanes(store: &dyn Store, senders: &[Arc<SenderStats>]) -> Result<Vec<LaneFacts>, StoreError> {

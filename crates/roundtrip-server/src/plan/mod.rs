@@ -150,7 +150,7 @@ impl Plan {
                 relay = route.listen(relay, name, self, telemetry)?;
             }
             if let Some(work) = route.work.as_ref().filter(|_| roles.contains(&Role::Work)) {
-                relay = work.start(relay, name, clock.clone(), telemetry).await?;
+                relay = work.start(relay, name, clock.clone(), telemetry, &route.policy.backoff).await?;
             }
         }
         if roles.contains(&Role::Send) {

@@ -7,6 +7,7 @@ use std::time::Duration;
 use roundtrip::calling::SigningKey;
 use roundtrip::clock::{Clock, SystemClock};
 use roundtrip::relay::Relay;
+use roundtrip::store::policy::Backoff;
 use roundtrip::worker::WorkerOptions;
 use roundtrip_evm::mapping::Mapping;
 use roundtrip_evm::{ContractRead, Outcomes, ReadAt};
@@ -312,12 +313,16 @@ impl WorkPlan {
         name: &str,
         clock: Arc<dyn Clock>,
         telemetry: &Telemetry,
+        backoff: &Backoff,
     ) -> Result<Relay, anyhow::Error> {
-        let presence = Presence::new(clock.clone());
+        let presence = Presence::new(clock.clone()).believing_calls_for(calls_hold_for(backoff));
         let key = self.key().await.map_err(|why| anyhow::anyhow!("routes.{name}.work.http.secret: {why}"))?;
         let made = self.made(clock, key).map_err(|(_, why)| anyhow::anyhow!("routes.{name}.work: {why}"))?;
         telemetry.watch_tool(name, presence.clone());
-        let mut work = Work::new(made.tool).prepared_by(self.preparations(|_, _, _| {})).telling(presence.clone());
+        let mut work = Work::new(made.tool)
+            .prepared_by(self.preparations(|_, _, _| {}))
+            .within(self.config.timeout.0)
+            .telling(presence.clone());
         if let Some(input) = &self.config.input {
             work = work.with_input(Mapping::read(input, &self.names()));
         }
@@ -367,6 +372,14 @@ impl WorkPlan {
             faults.push(loaded.fault(&[&path[..], &["http", "health"]].concat(), format!("it is not well: {why}")));
         }
     }
+}
+
+/// How long what a failed call tells of a tool holds: a minute longer than a request that waits for it waits at the
+/// most, so that the tool is away for as long as one is told so again and again.
+fn calls_hold_for(backoff: &Backoff) -> Duration {
+    const LONGER: Duration = Duration::from_secs(60);
+    let jitter = backoff.max_ms.saturating_mul(u64::from(backoff.jitter_percent)) / 100;
+    Duration::from_millis(backoff.max_ms.saturating_add(jitter)).saturating_add(LONGER)
 }
 
 async fn in_time(probe: impl Future<Output = Result<(), String>>) -> Result<(), String> {

@@ -370,7 +370,7 @@ async fn a_grpc_service_that_restarts_gets_what_it_forgot() {
     let address = serving.address;
     let pair = Pair::start(&SQUARES.replace("URL", &serving.url())).await;
     let first = pair.submit("bad", json!({"n": 3})).await;
-    assert_eq!(pair.ended(&first).await["response"], json!({"square": "9"}));
+    assert_eq!(pair.ended(&first).await["response"], json!({"square": "9", "proof": ""}));
     drop(serving);
     let mut asked = Vec::new();
     for n in 2..10_u64 {
@@ -382,7 +382,7 @@ async fn a_grpc_service_that_restarts_gets_what_it_forgot() {
     let _serving = reborn.serve(&address.to_string(), None);
     for (n, one) in &asked {
         let end = pair.ended(one).await;
-        assert_eq!(end["response"], json!({"square": (n * n).to_string()}), "{end}");
+        assert_eq!(end["response"], json!({"square": (n * n).to_string(), "proof": ""}), "{end}");
     }
     assert_eq!(reborn.book.lock().unwrap().submissions, 8, "each was submitted once");
 }
@@ -398,7 +398,7 @@ async fn what_was_submitted_before_the_program_died_is_not_submitted_again() {
         tokio::task::yield_now().await;
     }
     let pair = pair.again();
-    assert_eq!(pair.ended(&asked).await["response"], json!({"square": "25"}));
+    assert_eq!(pair.ended(&asked).await["response"], json!({"square": "25", "proof": ""}));
     assert_eq!(squares.book.lock().unwrap().submissions, 1);
 }
 
