@@ -7,6 +7,7 @@
 use std::path::Path;
 use std::time::Duration;
 
+use roundtrip::store::standing::{Standing, standing};
 use roundtrip::store::{ReadExt, StoreError};
 
 use crate::config::{Config, Fault, Faults, Loaded};
@@ -16,14 +17,24 @@ use crate::run::{file_of, open_collector, open_keys, open_store, open_tls};
 /// How long a store has to answer.
 const STORE_WITHIN: Duration = Duration::from_secs(10);
 
+/// A configuration that makes sense.
+pub struct Checked {
+    /// The configuration.
+    pub config: Config,
+    /// What the first start will do to the store, if anything.
+    pub store: Option<String>,
+}
+
 /// Everything that is wrong with a configuration that was read so far; `offline`, without a look outside.
-pub async fn all(read: (Option<Loaded>, Faults), folder: &Path, offline: bool) -> Result<Config, Faults> {
+pub async fn all(read: (Option<Loaded>, Faults), folder: &Path, offline: bool) -> Result<Checked, Faults> {
     let (loaded, mut faults) = read;
     let Some(loaded) = loaded else { return Err(faults) };
     let (plan, senseless) = Plan::sketch(&loaded, folder);
     faults.0.extend(senseless.0);
+    let mut note = None;
     if !offline {
-        let told: Vec<Fault> = online(&loaded, &plan).await;
+        let (told, of_store): (Vec<Fault>, _) = online(&loaded, &plan).await;
+        note = of_store;
         // What is wrong at the same place follows from what was told.
         let along = |told: &Fault, path: &[String]| {
             !told.path.is_empty() && told.path.iter().zip(path).all(|(one, other)| one == other)
@@ -33,13 +44,16 @@ pub async fn all(read: (Option<Loaded>, Faults), folder: &Path, offline: bool) -
         let new: Vec<Fault> = told.into_iter().filter(|fault| !known(fault)).collect();
         faults.0.extend(new);
     }
-    faults.in_order().unless_any(loaded.config)
+    faults.in_order().unless_any(Checked { config: loaded.config, store: note })
 }
 
-/// Opens keys, calls nodes, and asks the store.
-async fn online(loaded: &Loaded, plan: &Plan) -> Vec<Fault> {
+/// Opens keys, calls nodes, and asks the store, of which there may be something to say besides.
+async fn online(loaded: &Loaded, plan: &Plan) -> (Vec<Fault>, Option<String>) {
     let (store, mut faults) = tokio::join!(store(loaded), plan.probe(loaded));
-    faults.extend(store);
+    let note = store.unwrap_or_else(|fault| {
+        faults.push(fault);
+        None
+    });
     let api = &loaded.config.api;
     if let Some(auth) = &api.auth
         && let Err(error) = open_keys(auth).await
@@ -54,37 +68,50 @@ async fn online(loaded: &Loaded, plan: &Plan) -> Vec<Fault> {
     if let Some(Err(error)) = api.tls.as_ref().map(open_tls) {
         faults.push(loaded.fault(&["api", "tls"], format!("{error:#}")));
     }
-    faults
+    (faults, note)
 }
 
-/// What is wrong with the store, if anything is.
-async fn store(loaded: &Loaded) -> Option<Fault> {
+/// What the first start will do to the store, if anything; or what is wrong with it.
+async fn store(loaded: &Loaded) -> Result<Option<String>, Fault> {
     let url = &loaded.config.store.url;
-    let fault = |text: String| Some(loaded.fault(&["store", "url"], text));
-    if let Some(file) = file_of(url)
-        && !file.exists()
-    {
-        // A look must not leave a file behind.
-        let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        return if folder.is_dir() { None } else { fault(format!("there is no folder {}", folder.display())) };
+    let fault = |text: String| Err(loaded.fault(&["store", "url"], text));
+    let late = || format!("the store did not answer within {} s", STORE_WITHIN.as_secs());
+    // A look must not leave anything behind, nor change what others run on.
+    match tokio::time::timeout(STORE_WITHIN, standing(url)).await {
+        Ok(Ok(Standing::Ready)) => {}
+        Ok(Ok(Standing::Missing { place })) => {
+            let folder = file_of(url).and_then(Path::parent).filter(|folder| !folder.as_os_str().is_empty());
+            return match folder.filter(|folder| !folder.is_dir()) {
+                Some(folder) => fault(format!("there is no folder {}", folder.display())),
+                None => Ok(Some(format!("there is no store at {place} yet: the first start makes it"))),
+            };
+        }
+        Ok(Ok(Standing::Older { place, found, known })) => {
+            return Ok(Some(format!(
+                "the store at {place} has version {found}, and the first start brings it to {known}: stop older \
+                 processes before"
+            )));
+        }
+        Ok(Err(error)) => return fault(error.to_string()),
+        Err(_) => return fault(late()),
     }
     let store = match open_store(&loaded.config) {
         Ok(store) => store,
         // Whoever runs on it has found it well.
-        Err(error) if matches!(error.downcast_ref(), Some(StoreError::Owned { .. })) => return None,
+        Err(error) if matches!(error.downcast_ref(), Some(StoreError::Owned { .. })) => return Ok(None),
         Err(error) => return fault(format!("{error:#}")),
     };
     let answer = tokio::time::timeout(STORE_WITHIN, store.counts()).await;
     // What could not be read needs no orderly end.
     let _closed = tokio::time::timeout(STORE_WITHIN, store.close()).await;
     match answer {
-        Ok(Ok(_)) => None,
+        Ok(Ok(_)) => Ok(None),
         // A read changes nothing: that its answer was lost says only that nobody answered.
         Ok(Err(StoreError::Unknown)) => {
             fault("nobody answers there: is it running, and is the address right?".to_owned())
         }
         Ok(Err(error)) => fault(error.to_string()),
-        Err(_) => fault(format!("the store did not answer within {} s", STORE_WITHIN.as_secs())),
+        Err(_) => fault(late()),
     }
 }
 

@@ -19,6 +19,7 @@ use axum::body::{Body, Bytes};
 use axum::http::{Method, Request, StatusCode, header};
 use roundtrip::clock::SystemClock;
 use roundtrip::station::Shutdown;
+use roundtrip::store::standing::{Standing, standing};
 use roundtrip::store::{ReadExt, Store, StoreError, without_password};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -30,7 +31,7 @@ use crate::api::{Api, Intake, Manners, Premises, Problem};
 use crate::config::{ApiConfig, Config, Loaded};
 use crate::doctor::Outside;
 use crate::plan::Plan;
-use crate::run::{file_of, open_store_at, read_secret};
+use crate::run::{open_store_at, read_secret};
 use crate::telemetry::{Scope, Telemetry};
 
 /// How long an instance has to say that it is there.
@@ -109,6 +110,7 @@ impl Desk {
     }
 
     async fn store(url: &str, found: Option<&(Loaded, PathBuf)>) -> anyhow::Result<Desk> {
+        must_be_there(url).await?;
         let store = open_alone(url, found.map(|(loaded, _)| &loaded.config))?;
         let plan = found.map(|(loaded, folder)| Plan::of(loaded, folder)).transpose()?;
         let routes = match &plan {
@@ -290,18 +292,27 @@ async fn own_token(api: &ApiConfig) -> anyhow::Result<Option<String>> {
     Ok(Some(auth::sign(secret.reveal().as_bytes(), NAME, &roles, TOKEN_LASTS)?))
 }
 
-/// Opens a store that is there; one that somebody owns is left alone.
+/// Refuses a store that is not there, or that opening would bring to this version: whoever looks or orders changes
+/// neither. Those who start and migrate do.
+pub(super) async fn must_be_there(url: &str) -> anyhow::Result<()> {
+    let looked = tokio::time::timeout(THERE_WITHIN, standing(url)).await;
+    let late = |_| anyhow::anyhow!("{} did not answer within {} s", without_password(url), THERE_WITHIN.as_secs());
+    match looked.map_err(late)?? {
+        Standing::Ready => Ok(()),
+        Standing::Missing { place } => bail!(
+            "there is no store at {place}: correct the URL, or let `roundtrip run` or `roundtrip store migrate` make it"
+        ),
+        Standing::Older { place, found, known } => bail!(
+            "the store at {place} has version {found}, and this program wants {known}: `roundtrip store migrate` \
+             brings it there; stop older processes before"
+        ),
+    }
+}
+
+/// Opens a store; one that somebody owns is left alone.
 pub(super) fn open_alone(url: &str, config: Option<&Config>) -> anyhow::Result<Arc<dyn Store>> {
     if url == "memory:" {
         bail!("a store in memory is in its instance alone: start it, or name it with --url");
-    }
-    if let Some(file) = file_of(url)
-        && !file.exists()
-    {
-        bail!(
-            "there is no store at {}: correct the path, or let `roundtrip run` or `roundtrip store migrate` make it",
-            file.display()
-        );
     }
     open_store_at(url, config).map_err(|error| match error.downcast_ref() {
         Some(StoreError::Owned { path, owner }) => anyhow::anyhow!(

@@ -3,6 +3,8 @@
 use std::fmt::Write;
 use std::process::ExitCode;
 
+use roundtrip::store::StoreError;
+
 use super::desk::at;
 use super::given::Reach;
 use super::show;
@@ -16,8 +18,13 @@ const BAD: u8 = 4;
 
 /// Looks, and says what was found.
 pub(super) async fn examine(reach: &Reach) -> anyhow::Result<ExitCode> {
-    let (mut found, runs): (Diagnosis, bool) =
-        at(reach, async |desk| Ok((desk.get("/v1/doctor").await?, desk.is_instance()))).await?;
+    let looked = at(reach, async |desk| Ok((desk.get("/v1/doctor").await?, desk.is_instance()))).await;
+    let (mut found, runs): (Diagnosis, bool) = match looked {
+        Err(error) if matches!(error.downcast_ref(), Some(StoreError::Unreachable { .. })) => {
+            (Diagnosis { findings: vec![away(&error)] }, false)
+        }
+        looked => looked?,
+    };
     if !runs {
         let well = found.findings.iter().position(|finding| finding.level == Level::Well);
         found.findings.insert(well.unwrap_or(found.findings.len()), nobody());
@@ -38,6 +45,16 @@ fn nobody() -> Finding {
         about: "instance".to_owned(),
         found: "none answers, and the store alone was looked at".to_owned(),
         to_do: Some("start it with `roundtrip run`, or say where it is with --url".to_owned()),
+    }
+}
+
+/// Where the store is not reached, there is nothing else to look at.
+fn away(error: &anyhow::Error) -> Finding {
+    Finding {
+        level: Level::Bad,
+        about: "store".to_owned(),
+        found: error.to_string(),
+        to_do: Some("see to it that it runs and can be reached from here; then look again".to_owned()),
     }
 }
 

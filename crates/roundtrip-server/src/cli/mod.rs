@@ -147,8 +147,9 @@ fn act(action: Action) -> anyhow::Result<ExitCode> {
         }
         Action::Check { given, offline } => {
             let (read, folder) = given.read()?;
-            let config = runtime()?.block_on(check::all(read, &folder, offline))?;
-            show::say(&format!("{}: {}\n", given.file().display(), check::summary(&config)))?;
+            let checked = runtime()?.block_on(check::all(read, &folder, offline))?;
+            let store = checked.store.map(|note| format!("{note}\n")).unwrap_or_default();
+            show::say(&format!("{}: {}\n{store}", given.file().display(), check::summary(&checked.config)))?;
         }
         Action::Run { given, only } => {
             let (loaded, folder) = given.load()?;

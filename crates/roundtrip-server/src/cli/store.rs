@@ -9,10 +9,9 @@ use roundtrip::store::archive::{self, CopyError, Kind, Progress};
 use roundtrip::store::{ReadExt, StoreError, without_password};
 use serde::Serialize;
 
-use super::desk::open_alone;
+use super::desk::{must_be_there, open_alone};
 use super::given::{Given, load};
 use super::show;
-use crate::run::{file_of, open_store_at};
 
 /// What is done with a store.
 #[derive(Subcommand)]
@@ -86,16 +85,12 @@ impl Place {
     }
 
     /// The URL of a store that is there.
-    fn existing(&self) -> anyhow::Result<String> {
+    async fn existing(&self) -> anyhow::Result<String> {
         let url = self.url()?;
         if url == "memory:" {
             bail!("a store in memory goes with its instance, and cannot be looked at from here");
         }
-        if let Some(file) = file_of(&url)
-            && !file.exists()
-        {
-            bail!("there is no store at {}: correct the path", file.display());
-        }
+        must_be_there(&url).await?;
         Ok(url)
     }
 }
@@ -112,8 +107,7 @@ impl StoreAction {
 
 async fn migrate(place: &Place) -> anyhow::Result<ExitCode> {
     let url = place.url()?;
-    let is_there = file_of(&url).is_none_or(std::path::Path::exists);
-    let store = if is_there { open_alone(&url, None)? } else { open_store_at(&url, None)? };
+    let store = open_alone(&url, None)?;
     let asked = store.counts().await;
     store.close().await.with_context(|| without_password(&url))?;
     asked.with_context(|| without_password(&url))?;
@@ -123,7 +117,7 @@ async fn migrate(place: &Place) -> anyhow::Result<ExitCode> {
 }
 
 async fn verify(place: &Place) -> anyhow::Result<ExitCode> {
-    let url = place.existing()?;
+    let url = place.existing().await?;
     let bar = show::bar(None, "records checked:");
     let ticking = bar.clone();
     let verdict = archive::verify_with(url.as_str(), move |checked| ticking.set_position(checked)).await;
@@ -145,7 +139,7 @@ async fn verify(place: &Place) -> anyhow::Result<ExitCode> {
 }
 
 async fn copy(place: &Place, to: &str) -> anyhow::Result<ExitCode> {
-    let url = place.existing()?;
+    let url = place.existing().await?;
     let bar = show::bar(None, "records copied:");
     let ticking = bar.clone();
     let on_progress = move |progress: Progress| {

@@ -44,6 +44,8 @@ const GAPS_MAX: usize = 16;
 /// What to do about a tool that is away.
 const AWAY_TO_DO: &str =
     "see that it runs and can be reached from here (`roundtrip check` asks it); its requests go on by themselves then";
+/// What to do about a store that does not tell of something.
+const UNASKED_TO_DO: &str = "see to it that the store answers";
 /// With so many attempts, a slot is stuck.
 const ATTEMPTS_MANY: usize = 3;
 
@@ -110,10 +112,16 @@ pub(super) fn findings(facts: &Facts) -> Vec<Finding> {
     let mut all = store(&facts.vitals, facts.disk);
     // What the tool itself is known for need not be told of its requests too.
     let away = |name: &str| facts.tools.iter().any(|(route, away)| route == name && away.is_some());
-    all.extend(told(&facts.routes, "routes", |route| self::route(route, away(route.view.name.as_str()), facts.now_ms)));
+    let route = |route: &RouteFacts| self::route(route, away(route.view.name.as_str()), facts.now_ms);
+    let mut of_store = told(&facts.routes, "routes", route);
+    of_store.extend(told(&facts.lanes, "lanes", lane));
+    of_store.extend(told(&facts.listeners, "listeners", listener));
+    let unasked = |finding: &Finding| finding.to_do.as_deref() == Some(UNASKED_TO_DO);
+    // Why the store does not answer is told once, not of each part of it.
+    let mut is_told = facts.vitals.is_err();
+    of_store.retain(|finding| !unasked(finding) || !std::mem::replace(&mut is_told, true));
+    all.extend(of_store);
     facts.tools.iter().for_each(|(route, away)| all.extend(tool(route, away.as_ref(), facts.now_ms)));
-    all.extend(told(&facts.lanes, "lanes", lane));
-    all.extend(told(&facts.listeners, "listeners", listener));
     all.extend(nodes(&facts.nodes));
     facts.accounts.iter().for_each(|account| all.extend(self::account(account)));
     all.sort_by_key(|finding| std::cmp::Reverse(finding.level));
@@ -262,7 +270,7 @@ fn told<T>(all: &Result<Vec<T>, String>, name: &str, of: impl Fn(&T) -> Vec<Find
         Ok(all) => all.iter().flat_map(of).collect(),
         Err(why) => {
             let mut about = About::new(name);
-            about.say(Level::Bad, why.clone(), "see to it that the store answers");
+            about.say(Level::Bad, why.clone(), UNASKED_TO_DO);
             about.found
         }
     }

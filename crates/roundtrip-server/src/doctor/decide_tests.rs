@@ -262,4 +262,9 @@ fn the_worst_comes_first() {
         accounts: Vec::new(),
     };
     check(&findings(&facts), &[(Level::Bad, "routes away"), (Level::Look, "in memory")]);
+    // What all parts suffer from is told once.
+    let lanes = Facts { lanes: Err("away".to_owned()), listeners: Err("away".to_owned()), ..facts };
+    check(&findings(&lanes), &[(Level::Bad, "routes away"), (Level::Look, "in memory")]);
+    let server = Facts { vitals: Err("not reached".to_owned()), ..lanes };
+    check(&findings(&server), &[(Level::Bad, "store not reached")]);
 }

@@ -30,6 +30,7 @@ mod redis;
 mod sent;
 #[cfg(feature = "sqlite")]
 mod sqlite;
+pub mod standing;
 pub mod vitals;
 pub mod witness;
 
@@ -356,6 +357,14 @@ pub enum StoreError {
     /// The answer was lost: the batch may or may not be durable. Replay it.
     #[error("the store's answer was lost; the batch may or may not be durable")]
     Unknown,
+    /// No connection to the server was made. It is told apart for people: as after a lost answer, replay the batch.
+    #[error("{server} was not reached: {reason}")]
+    Unreachable {
+        /// The server, without who logs in.
+        server: String,
+        /// What the system or the server said.
+        reason: String,
+    },
     /// The store was closed.
     #[error("the store is closed")]
     Closed,
@@ -446,7 +455,7 @@ pub enum StoreError {
 impl StoreError {
     /// Whether the same call may succeed later.
     pub fn is_retryable(&self) -> bool {
-        matches!(self, StoreError::Unknown | StoreError::DiskFull { .. })
+        matches!(self, StoreError::Unknown | StoreError::Unreachable { .. } | StoreError::DiskFull { .. })
     }
 }
 
@@ -487,10 +496,13 @@ pub fn open(url: &str, options: Options) -> Result<Arc<dyn Store>, StoreError> {
 
 /// A URL as an error may show it.
 pub fn without_password(url: &str) -> String {
-    match (url.split_once("://"), url.rsplit_once('@')) {
+    let url = match (url.split_once("://"), url.rsplit_once('@')) {
         (Some((scheme, _)), Some((_, place))) => format!("{scheme}://...@{place}"),
         _ => url.to_owned(),
-    }
+    };
+    let Some((place, parameters)) = url.split_once('?') else { return url };
+    let shown = parameters.split('&').map(|one| if one.starts_with("password=") { "password=..." } else { one });
+    format!("{place}?{}", shown.collect::<Vec<_>>().join("&"))
 }
 
 #[cfg(test)]
@@ -501,6 +513,8 @@ mod tests {
     fn no_error_shows_a_password() {
         assert_eq!(without_password("postgres://me:secret@h:1/d"), "postgres://...@h:1/d");
         assert_eq!(without_password("postgres://h/d"), "postgres://h/d");
+        let parameters = without_password("postgres://h/d?user=me&password=secret&schema=a");
+        assert_eq!(parameters, "postgres://h/d?user=me&password=...&schema=a");
         let refused = open("http://me:secret@h/d", Options::default()).err();
         assert_eq!(refused, Some(StoreError::BadUrl { url: "http://...@h/d".to_owned() }));
     }

@@ -8,6 +8,7 @@ mod every;
 mod lanes;
 mod playbook;
 mod requests;
+mod standing;
 mod store;
 mod terminal;
 

@@ -6,13 +6,14 @@ use std::path::Path;
 use std::process::Command;
 
 use alloy::primitives::{Bytes, U64};
+use roundtrip::testkit::servers::RedisServer;
 use serde_json::{Value, json};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use super::lanes::blocks_every;
-use super::{PROGRAM, Shell};
+use super::{LOOKS_MAX, PROGRAM, Shell};
 use crate::chain::{Site, work};
 use crate::program::Program;
 use crate::tool::{HttpServer, says};
@@ -557,4 +558,41 @@ async fn a_backup_was_restored_and_nobody_answers_again() {
         site.ask(&more[2..]).finish().await.unwrap();
         site.settled(&more).await;
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_store_is_away() {
+    let (redis, folder) = (RedisServer::start(RedisServer::SYNCED).unwrap(), tempfile::tempdir().unwrap());
+    let (at, way) = cuttable(redis.address().parse().unwrap(), None).await;
+    let program = Program::start(folder.path(), &format!("[store]\nurl = \"redis://{at}\"\n[routes.work]\n"));
+    program.post("/v1/routes/work/requests", &json!(1)).await;
+    cut(way).await;
+    let page = Followed::section("The store is away", Shell::beside(folder.path(), &program));
+    let told = format!("redis at {at} was not reached");
+    let bad = |found: &Value| {
+        let all = found["findings"].as_array().map_or(&[][..], Vec::as_slice).iter();
+        all.filter(|one| one["level"] == "bad")
+            .map(|one| one["found"].as_str().unwrap_or_default().to_owned())
+            .collect()
+    };
+    let once = |found: &Value| {
+        let bad: Vec<String> = bad(found);
+        bad.len() == 1 && bad[0].contains(&told)
+    };
+    page.until("doctor", once).await;
+    let refused = page.shell.run(&page.words("check"));
+    assert!(refused.code == Some(1) && refused.err.contains(&told), "{refused:?}");
+    // What was broken off is told first; then that nobody is there.
+    let mut ready = program.get("/ready").await;
+    for _ in 0..LOOKS_MAX {
+        if ready.1["detail"].as_str().is_some_and(|detail| detail.contains(&told)) {
+            break;
+        }
+        ready = program.get("/ready").await;
+    }
+    assert!(ready.0 == 503 && ready.1["detail"].as_str().unwrap().contains(&told), "{ready:?}");
+    let (_, _way) = cuttable(redis.address().parse().unwrap(), Some(at)).await;
+    page.until("doctor", |found| found["findings"].is_array() && bad(found).is_empty()).await;
+    assert!(page.says("routes list").contains("work"));
+    assert!(program.stop().contains(&told), "the log names the server");
 }

@@ -284,7 +284,7 @@ impl Keeper for PostgresKeeper {
     fn damage(&self, error: &PgError) -> Option<Fault> {
         match error {
             PgError::Damaged(damaged) => Some(Fault::new("the store", format!("is damaged: {damaged}"))),
-            PgError::Server(_) | PgError::Newer { .. } => None,
+            PgError::Server(_) | PgError::Away(_) | PgError::Newer { .. } => None,
         }
     }
 

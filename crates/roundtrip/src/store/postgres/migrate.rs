@@ -81,13 +81,13 @@ async fn step_by_step(steps: &[Step], wire: &mut Wire, schema: &str) -> Result<(
     wire.run("COMMIT").await
 }
 
-async fn current(wire: &mut Wire) -> Result<i32, PgError> {
+pub(super) async fn current(wire: &mut Wire) -> Result<i32, PgError> {
     let rows = wire.query(VERSION, Vec::new()).await?;
     let row = rows.first().ok_or_else(|| Damaged::new("migration", "no version"))?;
     Ok(row.try_get(0)?)
 }
 
-async fn needs(wire: &mut Wire) -> Result<i32, PgError> {
+pub(super) async fn needs(wire: &mut Wire) -> Result<i32, PgError> {
     let rows = wire.query(NEEDS, Vec::new()).await?;
     let row = rows.first().ok_or_else(|| Damaged::new("numbers", "no row"))?;
     Ok(row.try_get(0)?)

@@ -25,6 +25,7 @@ mod fetch;
 mod hints;
 mod migrate;
 mod read;
+mod standing;
 mod tls;
 mod views;
 mod vitals;
@@ -41,6 +42,7 @@ use announce::Herald;
 pub(super) use archive::contents;
 use fetch::Desk;
 use hints::Bells;
+pub(super) use standing::standing;
 use tls::{Dial, Tls};
 pub(super) use vitals::vitals;
 use wire::{Answers, Call, PgError, Wire, int, param, time, uint};
@@ -183,12 +185,7 @@ impl PostgresStore {
         let bad = || StoreError::BadUrl { url: without_password(url) };
         let (url, own) = take_parameters(url).ok_or_else(bad)?;
         let config: Config = url.parse().map_err(|_| bad())?;
-        let hosts = config.get_hosts().iter().map(|host| match host {
-            tokio_postgres::config::Host::Tcp(name) => name.clone(),
-            #[cfg(unix)]
-            tokio_postgres::config::Host::Unix(path) => path.display().to_string(),
-        });
-        let name = format!("postgres at {}", hosts.collect::<Vec<_>>().join(","));
+        let name = in_words(&config);
         let dial = Dial::new(config, &own.tls)?;
         let schema = own.schema.unwrap_or_else(|| SCHEMA.to_owned());
         let poll_only = own.poll_only;
@@ -574,6 +571,19 @@ impl Store for PostgresStore {
     }
 }
 
+/// The servers, as errors name them.
+fn in_words(config: &Config) -> String {
+    let ports = config.get_ports();
+    // One port is that of all.
+    let port = |at: usize| ports.get(at).or(ports.first()).copied().unwrap_or(5432);
+    let hosts = config.get_hosts().iter().enumerate().map(|(at, host)| match host {
+        tokio_postgres::config::Host::Tcp(name) => format!("{name}:{}", port(at)),
+        #[cfg(unix)]
+        tokio_postgres::config::Host::Unix(path) => path.display().to_string(),
+    });
+    format!("postgres at {}", hosts.collect::<Vec<_>>().join(","))
+}
+
 /// The parameters that only this store knows.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Own {
@@ -625,6 +635,21 @@ mod tests {
         check("postgres://h/d?x=1&schema=a&y=2&poll_only=true", "postgres://h/d?x=1&y=2", Some("a"), true);
         // What makes no sense is left for the server's client to refuse.
         check("postgres://h/d?schema=&poll_only=yes", "postgres://h/d?schema=&poll_only=yes", None, false);
+    }
+
+    #[test]
+    fn servers_are_named_by_their_ports_and_by_nothing_secret() {
+        let named = |url: &str| in_words(&url.parse().unwrap_or_default());
+        assert_eq!(named("postgres://me:secret@h/d"), "postgres at h:5432");
+        assert_eq!(named("postgres://a:1,b:2/d?password=secret"), "postgres at a:1,b:2");
+    }
+
+    #[tokio::test]
+    async fn a_server_that_is_away_is_named_with_the_reason() {
+        let vitals = vitals("postgres://me:secret@127.0.0.1:1/d").await;
+        let Err(error @ StoreError::Unreachable { server, reason }) = &vitals else { panic!("{vitals:?}") };
+        assert_eq!(server, "postgres at 127.0.0.1:1");
+        assert!(reason.contains("refused") && error.is_retryable(), "{error}");
     }
 
     #[test]

@@ -90,6 +90,9 @@ pub(super) fn param<'a>(value: impl ToSql + Sync + Send + 'a) -> Param<'a> {
 pub(super) enum PgError {
     #[error(transparent)]
     Server(#[from] tokio_postgres::Error),
+    /// No connection was made.
+    #[error("not reached: {}", in_words(.0))]
+    Away(tokio_postgres::Error),
     #[error(transparent)]
     Damaged(#[from] Damaged),
     /// A newer version upgraded the schema so that this one cannot go on.
@@ -108,25 +111,30 @@ impl PgError {
 
     /// What the caller is told of a failure at this server.
     pub(super) fn at(self, server: &str) -> StoreError {
-        let error = match self {
+        let path = server.to_owned();
+        let (error, is_away) = match self {
             PgError::Damaged(what) => return StoreError::Damaged(what.to_string()),
             PgError::Newer { needs, known } => {
                 let version = |version: i32| u32::try_from(version).unwrap_or(0);
-                let (path, found, known) = (server.to_owned(), version(needs), version(known));
-                return StoreError::NewerFormat { path, found, known };
+                return StoreError::NewerFormat { path, found: version(needs), known: version(known) };
             }
-            PgError::Server(error) => error,
+            PgError::Server(error) => (error, false),
+            PgError::Away(error) => (error, true),
         };
-        let path = server.to_owned();
         match error.code() {
-            Some(&SqlState::DISK_FULL) => StoreError::DiskFull { path },
+            Some(&SqlState::DISK_FULL) => return StoreError::DiskFull { path },
+            Some(code) if !is_passing(code) => return StoreError::Io { path, reason: in_words(&error) },
             // The transaction was rolled back, or the server went away: it may succeed again.
-            Some(code) if is_passing(code) => StoreError::Unknown,
-            Some(_) => StoreError::Io { path, reason: in_words(&error) },
-            None => match refused_certificate(&error) {
-                Some(reason) => StoreError::Io { path, reason },
-                None => StoreError::Unknown,
-            },
+            Some(_) => {}
+            None => {
+                if let Some(reason) = refused_certificate(&error) {
+                    return StoreError::Io { path, reason };
+                }
+            }
+        }
+        match is_away {
+            true => StoreError::Unreachable { server: path, reason: in_words(&error) },
+            false => StoreError::Unknown,
         }
     }
 }
@@ -144,9 +152,13 @@ fn refused_certificate(error: &tokio_postgres::Error) -> Option<String> {
     Some(format!("the server's certificate is not accepted: {tls}"))
 }
 
-/// The server's message, which `Display` alone leaves out.
+/// The server's message, or the system's, which `Display` alone leaves out.
 fn in_words(error: &tokio_postgres::Error) -> String {
-    error.as_db_error().map_or_else(|| error.to_string(), |db| format!("{} ({})", db.message(), db.code().code()))
+    match (error.as_db_error(), std::error::Error::source(error)) {
+        (Some(db), _) => format!("{} ({})", db.message(), db.code().code()),
+        (None, Some(cause)) => cause.to_string(),
+        (None, None) => error.to_string(),
+    }
 }
 
 /// A connection with its prepared statements.
@@ -159,7 +171,7 @@ impl Wire {
     /// Connects. Everything happens in this schema, by indexes whatever statistics say: a
     /// table that was empty when it was last looked at must not be scanned when it is full.
     pub(super) async fn open(dial: &Dial, schema: &str) -> Result<Wire, PgError> {
-        let (client, connection) = dial.connect().await?;
+        let (client, connection) = dial.connect().await.map_err(PgError::Away)?;
         // Ends by itself when the client is dropped.
         tokio::spawn(async move {
             if let Err(error) = connection.await {
@@ -173,7 +185,7 @@ impl Wire {
              SET plan_cache_mode = force_generic_plan; SET jit = off; SET client_min_messages = warning",
             quoted(schema)
         );
-        client.batch_execute(&settings).await?;
+        client.batch_execute(&settings).await.map_err(PgError::Away)?;
         Ok(Wire { client: Arc::new(client), statements: HashMap::new() })
     }
 

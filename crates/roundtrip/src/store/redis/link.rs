@@ -50,6 +50,9 @@ const AGAIN: Duration = Duration::from_millis(10);
 pub(super) enum LinkError {
     #[error(transparent)]
     Server(#[from] RedisError),
+    /// No connection was made.
+    #[error("not reached: {0}")]
+    Away(RedisError),
     #[error(transparent)]
     Damaged(#[from] Damaged),
     /// Another process wrote between two calls that belong together, or the connection is
@@ -70,13 +73,14 @@ pub(super) enum LinkError {
 impl LinkError {
     /// What the caller is told of a failure at this server.
     pub(super) fn at(self, server: &str) -> StoreError {
-        let error = match self {
+        let (error, is_away) = match self {
             LinkError::Damaged(damaged) => return StoreError::Damaged(damaged.to_string()),
             LinkError::Moved | LinkError::RolledBack | LinkError::Crowded => return StoreError::Unknown,
             LinkError::Newer(found) => {
                 return StoreError::NewerFormat { path: server.to_owned(), found, known: super::FORMAT };
             }
-            LinkError::Server(error) => error,
+            LinkError::Server(error) => (error, false),
+            LinkError::Away(error) => (error, true),
         };
         let path = server.to_owned();
         if let Some(reason) = mistrust(&error) {
@@ -85,6 +89,7 @@ impl LinkError {
         match error.code().map(Says::of) {
             Some(Says::Full) => StoreError::DiskFull { path },
             Some(Says::Other) => StoreError::Io { path, reason: error.to_string() },
+            Some(_) | None if is_away => StoreError::Unreachable { server: path, reason: error.to_string() },
             Some(_) | None => StoreError::Unknown,
         }
     }
@@ -196,7 +201,7 @@ impl Link {
         let by_hash = self.request(self.command("EVALSHA", &script.hash, keys, arguments), watch);
         let until = Instant::now() + AGAIN_MAX;
         loop {
-            let mut connection = self.connect().await?;
+            let mut connection = self.connect().await.map_err(LinkError::Away)?;
             let error = match last_answer(&mut connection, &by_hash).await {
                 Ok(answer) => return Ok(answer),
                 Err(error) => error,
@@ -440,5 +445,13 @@ mod tests {
         check("READONLY", Says::Wrong);
         check("OOM", Says::Full);
         check("WRONGTYPE", Says::Other);
+    }
+
+    #[tokio::test]
+    async fn a_server_that_is_away_is_named_with_the_reason() {
+        let vitals = crate::store::redis::vitals("redis://me:secret@127.0.0.1:1").await;
+        let Err(error @ StoreError::Unreachable { server, reason }) = &vitals else { panic!("{vitals:?}") };
+        assert_eq!(server, "redis at 127.0.0.1:1");
+        assert!(reason.contains("refused") && error.is_retryable(), "{error}");
     }
 }

@@ -32,6 +32,7 @@ mod project;
 mod put;
 mod server;
 mod sorted;
+mod standing;
 mod vitals;
 
 use std::sync::{Arc, OnceLock, PoisonError};
@@ -51,6 +52,7 @@ use put::Brought;
 use server::{Server, new_run, new_tag};
 
 pub(super) use archive::contents;
+pub(super) use standing::standing;
 pub(super) use vitals::vitals;
 
 use super::loan::{self, Changes as Rows, Damaged, Numbers, Shelf, Sight, Ticked, Want};
