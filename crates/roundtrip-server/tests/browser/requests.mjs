@@ -104,7 +104,7 @@ await browse(async (page) => {
 
   // Many are: those of one cause, after a look at them; then the rest are dropped.
   await go(page, "#/dead?route=thumbnails", "Dead letters");
-  const busy = page.locator(".causes li", { hasText: "the encoder answered … after … ms" });
+  const busy = page.locator(".causes li", { hasText: "the encoder answered 503 after … ms" });
   await says(page, ".causes", "23");
   // A cause leaves numbers out; one of its errors has them.
   await says(page, ".causes .error-text", /the encoder answered 503 after 9\d\d ms/);
@@ -114,7 +114,7 @@ await browse(async (page) => {
   assert.equal(await page.locator("dialog .examples li", { hasText: /the encoder answered 503 after 9\d\d ms/ }).count(), 5);
   await says(page, "dialog .preview", "and 18 more");
   // The whole list is a step away, and nothing was done.
-  await page.getByRole("link", { name: "All dead letters that say “the encoder answered”" }).click();
+  await page.getByRole("link", { name: "All dead letters that say “the encoder answered 503 after”" }).click();
   await rows(page, 23);
   await go(page, "#/dead?route=thumbnails", "Dead letters");
   await busy.getByRole("button", { name: "Retry" }).click();

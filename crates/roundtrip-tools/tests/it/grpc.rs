@@ -112,9 +112,9 @@ async fn what_was_submitted_is_polled_for_and_not_submitted_again() {
 /// What is not set is not ready, however often it is asked; a zero is an answer.
 #[tokio::test]
 async fn a_zero_is_an_answer() {
-    let squares = Squares::default();
-    let serving = squares.serve("127.0.0.1:0", None);
     for (answer, zero) in [("/result/square", json!("0")), ("/result", json!({"square": "0", "proof": ""}))] {
+        let squares = Squares::default();
+        let serving = squares.serve("127.0.0.1:0", None);
         let desk = Desk::with(submitting(serving.url(), answer)).await;
         let id = desk.submit(&json!({"n": 0})).await;
         assert_eq!(desk.answer(id).await, Ok(zero), "{answer}");
