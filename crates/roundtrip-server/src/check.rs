@@ -7,7 +7,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use roundtrip::store::standing::{Standing, standing};
+use roundtrip::store::condition::{Condition, condition};
 use roundtrip::store::{ReadExt, StoreError};
 
 use crate::config::{Config, Fault, Faults, Loaded};
@@ -77,16 +77,16 @@ async fn store(loaded: &Loaded) -> Result<Option<String>, Fault> {
     let fault = |text: String| Err(loaded.fault(&["store", "url"], text));
     let late = || format!("the store did not answer within {} s", STORE_WITHIN.as_secs());
     // A look must not leave anything behind, nor change what others run on.
-    match tokio::time::timeout(STORE_WITHIN, standing(url)).await {
-        Ok(Ok(Standing::Ready)) => {}
-        Ok(Ok(Standing::Missing { place })) => {
+    match tokio::time::timeout(STORE_WITHIN, condition(url)).await {
+        Ok(Ok(Condition::Ready)) => {}
+        Ok(Ok(Condition::Missing { place })) => {
             let folder = file_of(url).and_then(Path::parent).filter(|folder| !folder.as_os_str().is_empty());
             return match folder.filter(|folder| !folder.is_dir()) {
                 Some(folder) => fault(format!("there is no folder {}", folder.display())),
                 None => Ok(Some(format!("there is no store at {place} yet: the first start makes it"))),
             };
         }
-        Ok(Ok(Standing::Older { place, found, known })) => {
+        Ok(Ok(Condition::Older { place, found, known })) => {
             return Ok(Some(format!(
                 "the store at {place} has version {found}, and the first start brings it to {known}: stop older \
                  processes before"

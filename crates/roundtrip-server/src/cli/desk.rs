@@ -19,7 +19,7 @@ use axum::body::{Body, Bytes};
 use axum::http::{Method, Request, StatusCode, header};
 use roundtrip::clock::SystemClock;
 use roundtrip::station::Shutdown;
-use roundtrip::store::standing::{Standing, standing};
+use roundtrip::store::condition::{Condition, condition};
 use roundtrip::store::{ReadExt, Store, StoreError, without_password};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -295,14 +295,14 @@ async fn own_token(api: &ApiConfig) -> anyhow::Result<Option<String>> {
 /// Refuses a store that is not there, or that opening would bring to this version: whoever looks or orders changes
 /// neither. Those who start and migrate do.
 pub(super) async fn must_be_there(url: &str) -> anyhow::Result<()> {
-    let looked = tokio::time::timeout(THERE_WITHIN, standing(url)).await;
+    let looked = tokio::time::timeout(THERE_WITHIN, condition(url)).await;
     let late = |_| anyhow::anyhow!("{} did not answer within {} s", without_password(url), THERE_WITHIN.as_secs());
     match looked.map_err(late)?? {
-        Standing::Ready => Ok(()),
-        Standing::Missing { place } => bail!(
+        Condition::Ready => Ok(()),
+        Condition::Missing { place } => bail!(
             "there is no store at {place}: correct the URL, or let `roundtrip run` or `roundtrip store migrate` make it"
         ),
-        Standing::Older { place, found, known } => bail!(
+        Condition::Older { place, found, known } => bail!(
             "the store at {place} has version {found}, and this program wants {known}: `roundtrip store migrate` \
              brings it there; stop older processes before"
         ),

@@ -126,14 +126,15 @@ impl Book {
     fn count(&mut self, entry: &Entry, note: impl Fn(&mut Series)) {
         note(&mut self.total);
         let Some(route) = &entry.route else { return };
-        let known = self.routes.iter().position(|(name, _)| name == route);
-        if known.is_none() && self.routes.len() < ROUTES_MAX {
-            self.routes.push((route.clone(), Series::default()));
-        }
-        let at = known.unwrap_or(self.routes.len() - 1);
-        if let Some((_, series)) = self.routes.get_mut(at).filter(|(name, _)| name == route) {
-            note(series);
-        }
+        let at = match self.routes.iter().position(|(name, _)| name == route) {
+            Some(at) => at,
+            None if self.routes.len() < ROUTES_MAX => {
+                self.routes.push((route.clone(), Series::default()));
+                self.routes.len() - 1
+            }
+            None => return,
+        };
+        note(&mut self.routes[at].1);
     }
 
     /// Counts a request that is done, once; one of which nothing is remembered is counted by its end.

@@ -12,6 +12,7 @@
 
 pub mod archive;
 mod batched;
+pub mod condition;
 pub(crate) mod disk;
 pub mod journal;
 #[cfg(any(feature = "postgres", feature = "redis"))]
@@ -30,7 +31,6 @@ mod redis;
 mod sent;
 #[cfg(feature = "sqlite")]
 mod sqlite;
-pub mod standing;
 pub mod vitals;
 pub mod witness;
 

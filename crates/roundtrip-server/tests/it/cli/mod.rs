@@ -1,6 +1,7 @@
 //! The command from a terminal: every noun, at an instance that runs and on a store without one,
 //! and what it says when it cannot.
 
+mod condition;
 mod deploy;
 mod desk;
 mod doctor;
@@ -8,7 +9,6 @@ mod every;
 mod lanes;
 mod playbook;
 mod requests;
-mod standing;
 mod store;
 mod terminal;
 

@@ -20,12 +20,12 @@
 
 mod announce;
 mod archive;
+mod condition;
 mod copy;
 mod fetch;
 mod hints;
 mod migrate;
 mod read;
-mod standing;
 mod tls;
 mod views;
 mod vitals;
@@ -40,9 +40,9 @@ use tokio_postgres::{Config, Row};
 
 use announce::Herald;
 pub(super) use archive::contents;
+pub(super) use condition::condition;
 use fetch::Desk;
 use hints::Bells;
-pub(super) use standing::standing;
 use tls::{Dial, Tls};
 pub(super) use vitals::vitals;
 use wire::{Answers, Call, PgError, Wire, int, param, time, uint};

@@ -22,6 +22,7 @@ mod ask;
 mod audit;
 mod bytes;
 mod check;
+mod condition;
 mod flight;
 mod hand;
 mod hints;
@@ -32,7 +33,6 @@ mod project;
 mod put;
 mod server;
 mod sorted;
-mod standing;
 mod vitals;
 
 use std::sync::{Arc, OnceLock, PoisonError};
@@ -52,7 +52,7 @@ use put::Brought;
 use server::{Server, new_run, new_tag};
 
 pub(super) use archive::contents;
-pub(super) use standing::standing;
+pub(super) use condition::condition;
 pub(super) use vitals::vitals;
 
 use super::loan::{self, Changes as Rows, Damaged, Numbers, Shelf, Sight, Ticked, Want};

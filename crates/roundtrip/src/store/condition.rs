@@ -4,7 +4,7 @@ use super::{StoreError, without_password};
 
 /// What there is at a URL.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Standing {
+pub enum Condition {
     /// No store; the first start makes it.
     Missing {
         /// Where it would be.
@@ -25,25 +25,25 @@ pub enum Standing {
 
 /// Looks what there is at this URL, and changes nothing. What cannot hold a store, or holds one of a newer version,
 /// is refused as a start would. Needs a tokio runtime.
-pub async fn standing(url: &str) -> Result<Standing, StoreError> {
+pub async fn condition(url: &str) -> Result<Condition, StoreError> {
     match url.split_once(':') {
-        Some(("memory", "")) => Ok(Standing::Ready),
+        Some(("memory", "")) => Ok(Condition::Ready),
         #[cfg(feature = "sqlite")]
         Some(("sqlite", path)) if !path.trim_start_matches('/').is_empty() => {
             let path = path.strip_prefix("//").unwrap_or(path);
             // What is in the file is told by whoever opens it, who changes nothing of another's.
             match std::fs::metadata(path) {
-                Ok(file) if file.len() > 0 => Ok(Standing::Ready),
+                Ok(file) if file.len() > 0 => Ok(Condition::Ready),
                 Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
                     Err(StoreError::Io { path: path.to_owned(), reason: error.to_string() })
                 }
-                Ok(_) | Err(_) => Ok(Standing::Missing { place: path.to_owned() }),
+                Ok(_) | Err(_) => Ok(Condition::Missing { place: path.to_owned() }),
             }
         }
         #[cfg(feature = "postgres")]
-        Some(("postgres" | "postgresql", _)) => super::postgres::standing(url).await,
+        Some(("postgres" | "postgresql", _)) => super::postgres::condition(url).await,
         #[cfg(feature = "redis")]
-        Some((scheme, _)) if super::RedisStore::SCHEMES.contains(&scheme) => super::redis::standing(url).await,
+        Some((scheme, _)) if super::RedisStore::SCHEMES.contains(&scheme) => super::redis::condition(url).await,
         _ => Err(StoreError::BadUrl { url: without_password(url) }),
     }
 }

@@ -2,22 +2,22 @@
 
 use super::wire::{PgError, Wire};
 use super::{PostgresStore, migrate};
-use crate::store::standing::{Standing, place};
+use crate::store::condition::{Condition, place};
 use crate::store::{Options, StoreError};
 
 const IS_STARTED: &str = "SELECT FROM pg_class WHERE oid = to_regclass('migration')";
 
 /// Asks the server.
-pub(in crate::store) async fn standing(url: &str) -> Result<Standing, StoreError> {
+pub(in crate::store) async fn condition(url: &str) -> Result<Condition, StoreError> {
     let server = PostgresStore::new(url, Options::default())?.server;
     let mut wire = server.connect().await?;
     let place = || place(url, &format!("schema {}", server.schema));
     let (found, known) = (version(&mut wire).await.map_err(|error| error.at(&server.name))?, migrate::KNOWN);
     let number = |version: i32| u32::try_from(version).unwrap_or(0);
     Ok(match found {
-        0 => Standing::Missing { place: place() },
-        found if found < known => Standing::Older { place: place(), found: number(found), known: number(known) },
-        _ => Standing::Ready,
+        0 => Condition::Missing { place: place() },
+        found if found < known => Condition::Older { place: place(), found: number(found), known: number(known) },
+        _ => Condition::Ready,
     })
 }
 
