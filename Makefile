@@ -5,6 +5,8 @@
 
 CARGO ?= cargo
 export CARGO_TERM_COLOR ?= auto
+# A test that hangs is a failure: the whole run, once built, takes a third of this.
+TEST_TIME ?= 40m
 
 .PHONY: demo test soak bench tools fmt
 
@@ -19,7 +21,8 @@ test: tools
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --all-features --quiet -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --all-features --no-deps --quiet
-	$(CARGO) test --workspace --all-features
+	$(CARGO) test --workspace --all-features --no-run
+	timeout --kill-after=10s $(TEST_TIME) $(CARGO) test --workspace --all-features
 	$(CARGO) check -p roundtrip --no-default-features --quiet
 	$(CARGO) check -p roundtrip --no-default-features --features redis --quiet
 	$(CARGO) check -p roundtrip --no-default-features --features postgres --quiet

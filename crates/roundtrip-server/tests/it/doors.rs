@@ -114,18 +114,28 @@ fn beyond_the_limit_of_connections_callers_wait() {
     assert!(answered(&mut second).unwrap().starts_with("HTTP/1.1 200"));
 }
 
+/// Waits for work that never comes. It is itself refused while another call is under way, and asks again.
+fn holding_the_only_call(program: &Program) -> impl Future<Output = ()> + Send + 'static {
+    let asks = program.call(Method::POST, "/v1/work/lease").header("content-type", "application/json");
+    let asks = asks.body(json!({"route": "work", "worker": "w", "wait_ms": 30_000}).to_string());
+    async move {
+        while asks.try_clone().unwrap().send().await.unwrap().status() == StatusCode::SERVICE_UNAVAILABLE {
+            tokio::task::yield_now().await;
+        }
+    }
+}
+
 #[tokio::test]
 async fn beyond_the_limit_of_calls_callers_are_told_to_come_again() {
     let folder = tempfile::tempdir().unwrap();
     let program = Program::start(folder.path(), &format!("{ROUTE}\n[api]\ncalls_max = 1\n"));
-    let asks = program.call(Method::POST, "/v1/work/lease").header("content-type", "application/json");
-    let asks = asks.body(json!({"route": "work", "worker": "w", "wait_ms": 30_000}).to_string());
-    let waiting = tokio::spawn(asks.send());
+    let waiting = tokio::spawn(holding_the_only_call(&program));
     let refused = loop {
         let answer = program.call(Method::GET, "/v1/counts").send().await.unwrap();
         if answer.status() == StatusCode::SERVICE_UNAVAILABLE {
             break answer;
         }
+        assert!(!waiting.is_finished(), "nobody was refused while another waited");
         tokio::task::yield_now().await;
     };
     assert_eq!(refused.headers()["retry-after"], "1");
