@@ -57,9 +57,11 @@ macro_rules! files {
     };
 }
 
-/// All of it; the first is what is served at `/`.
-static FILES: [File; 25] = files![
+/// All of it; the first is what is served at `/`, the second at `/docs`.
+static FILES: [File; 27] = files![
     "index.html" HTML,
+    "docs.html" HTML,
+    "docs.js" SCRIPT,
     "style.css" CSS,
     "app.js" SCRIPT,
     "api.js" SCRIPT,
@@ -146,6 +148,11 @@ pub(super) fn files() -> Router<Api> {
         let router = router.route(&format!("{AT}{}", file.name), get(serve));
         if n == 0 { router.route("/", get(serve)) } else { router }
     })
+}
+
+/// The page that shows the calls.
+pub(super) fn docs(asked: &HeaderMap) -> Response {
+    FILES[1].serve(asked)
 }
 
 /// What is said of a path that has nothing: to a browser as a page, to everybody else as a problem.

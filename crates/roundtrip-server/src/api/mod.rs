@@ -13,6 +13,7 @@ mod bodies;
 mod body;
 mod dashboard;
 pub(crate) mod dead;
+mod docs;
 pub(crate) mod explore;
 mod history;
 pub(crate) mod lanes;
@@ -32,7 +33,7 @@ mod work;
 use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::num::NonZeroU32;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use axum::Router;
@@ -53,7 +54,6 @@ use utoipa::OpenApi;
 use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityScheme};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
-use utoipa_swagger_ui as swagger;
 
 use auth::{Caller, Guard, Keys, Role, guard};
 use rate::Rates;
@@ -67,8 +67,6 @@ use crate::doctor::Outside;
 use crate::history::History;
 use crate::telemetry::Telemetry;
 
-/// Where the description of all calls is; the viewer reads it from there.
-const DOCUMENT: &str = "/v1/openapi.json";
 /// How long the store has to answer before the program counts as not ready.
 const READY_WITHIN: Duration = Duration::from_secs(3);
 
@@ -104,6 +102,7 @@ pub struct Inner {
     body_bytes_max: usize,
     telemetry: Telemetry,
     shutdown: Shutdown,
+    document: OnceLock<utoipa::openapi::OpenApi>,
 }
 
 /// What the process that serves does besides, by name.
@@ -200,16 +199,24 @@ impl Api {
         let rates = calls_per_second.map(|most| Arc::new(Rates::new(most.get())));
         let guards = Guards { keys, rates };
         let clock = SystemClock::new();
-        let inner = Inner { store, submitter, premises, guards, clock, wait_max, body_bytes_max, telemetry, shutdown };
-        Api(Arc::new(inner))
+        let document = OnceLock::new();
+        Api(Arc::new(Inner {
+            store,
+            submitter,
+            premises,
+            guards,
+            clock,
+            wait_max,
+            body_bytes_max,
+            telemetry,
+            shutdown,
+            document,
+        }))
     }
 
     /// All calls.
     pub fn router(&self) -> Router {
-        let (mut router, document) = self.described();
-        // It calls nobody but this server.
-        let viewer = swagger::Config::default().validator_url("none").try_it_out_enabled(true);
-        let viewer = swagger::SwaggerUi::new("/docs").url(DOCUMENT, document).config(viewer);
+        let (mut router, _) = self.described();
         for (name, path) in self.premises.routes.iter().filter_map(|(name, intake)| Some((name, intake.path.as_ref()?)))
         {
             let name = name.clone();
@@ -224,7 +231,7 @@ impl Api {
         router
             .merge(dashboard::files())
             .route(pull::PATH, pulling)
-            .merge(viewer)
+            .merge(docs::viewer())
             .fallback(dashboard::nothing_here)
             .method_not_allowed_fallback(|| async {
                 Problem::new(StatusCode::METHOD_NOT_ALLOWED, "this path takes another method")
@@ -265,7 +272,7 @@ impl Api {
             .routes(routes!(requests::timeline))
             .routes(routes!(bodies::payload))
             .routes(routes!(bodies::response));
-        let anybody = OpenApiRouter::new().routes(routes!(dashboard::me));
+        let anybody = OpenApiRouter::new().routes(routes!(dashboard::me)).routes(routes!(docs::document));
         let reader = OpenApiRouter::new().routes(routes!(requests::get));
         let submitter = OpenApiRouter::new().routes(routes!(requests::submit)).routes(routes!(requests::submit_bulk));
         let worker = OpenApiRouter::new()
@@ -292,9 +299,9 @@ impl Api {
             .split_for_parts()
     }
 
-    /// The description of all calls, as OpenAPI 3.1.
-    pub fn description(&self) -> utoipa::openapi::OpenApi {
-        self.described().1
+    /// The description of all calls, with the paths that routes have of their own; made when it is first asked for.
+    fn document(&self) -> &utoipa::openapi::OpenApi {
+        self.document.get_or_init(|| docs::with_own_paths(self.described().1, &self.premises.routes))
     }
 }
 

@@ -122,11 +122,15 @@ pub(super) fn plan(
 fn intake(findings: &mut Findings<'_>, name: &str, config: &RouteConfig, identity: &Identity) -> Intake {
     if let Some(path) = &config.submit_path {
         let at = ["routes", name, "submit_path"];
-        let plain = path.len() > 1 && path.starts_with('/') && !path.contains(['{', '}', '?', '#', ' ']);
-        let taken = ["/v1", "/health", "/ready", "/metrics", "/docs", "/dashboard"];
+        let plain = |c: char| c.is_ascii_alphanumeric() || "-._~/".contains(c);
+        let plain = path.len() > 1 && path.starts_with('/') && path.chars().all(plain);
+        let taken = ["/v1", "/health", "/ready", "/metrics", "/docs", "/dashboard", "/roundtrip.v1.Work"];
         if !plain || taken.iter().any(|own| path == own || path.starts_with(&format!("{own}/"))) {
-            findings
-                .add(&at, format!("{path:?} cannot be a path: begin with /, and not with one of {}", taken.join(", ")));
+            let why = format!(
+                "{path:?} cannot be a path: use /, letters, digits, - . _ ~, and do not begin with one of {}",
+                taken.join(", ")
+            );
+            findings.add(&at, why);
         }
         let same = |other: &&RouteConfig| other.submit_path.as_ref() == Some(path);
         if findings.config().routes.values().filter(same).count() > 1 {
@@ -139,6 +143,15 @@ fn intake(findings: &mut Findings<'_>, name: &str, config: &RouteConfig, identit
     let fed = config.events.len() + config.blocks.len() + config.mempool.len() + config.lists.len() > 0
         || config.every.is_some();
     let (submit, path, forms) = (config.submit.unwrap_or(!fed), config.submit_path.clone(), config.forms);
+    if path.is_some() && !submit && !findings.loaded.is_unread(&["routes", name, "submit"]) {
+        let why = match config.submit {
+            Some(_) => "nothing would be taken there: leave `submit = false` or the path out",
+            None => {
+                "nothing would be taken there, since the route has a source: say `submit = true`, or leave the path out"
+            }
+        };
+        findings.add(&["routes", name, "submit_path"], why);
+    }
     Intake { submit, path, forms, identity: identity.clone() }
 }
 

@@ -1,4 +1,4 @@
-//! Who may call what: one test over every call that the API describes.
+//! Who may call what: one test over every call that the API describes, and over those that it does not.
 
 use std::process::Command;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use base64::Engine;
 use jsonwebtoken::{Algorithm, EncodingKey, Header};
 use reqwest::{Method, StatusCode};
 use roundtrip_server::api::auth::{Role, sign};
-use serde_json::json;
+use serde_json::{Value, json};
 use tonic::Code;
 
 use super::program::Program;
@@ -49,14 +49,12 @@ async fn every_call_wants_a_good_token_with_its_role() {
     let folder = tempfile::tempdir().unwrap();
     let program = Program::start_with(folder.path(), CONFIG, &[("API_SECRET", SECRET)]);
     let viewer = sign(SECRET.as_bytes(), "v", &[Role::Viewer], HOUR).unwrap();
-    let (status, described) = program.get("/v1/openapi.json").await;
-    assert_eq!(status, StatusCode::OK);
+    let described = program.call(Method::GET, "/v1/openapi.json").bearer_auth(&viewer).send().await.unwrap();
+    assert_eq!(described.status(), StatusCode::OK);
+    let described: Value = serde_json::from_str(&described.text().await.unwrap()).unwrap();
     let (api, door) = (program.base(), program.metrics());
-    let mut calls = vec![
-        (api, Method::POST, "/own".to_owned(), vec![Role::Submitter, Role::Operator]),
-        // The other door shows the same to the same.
-        (door, Method::GET, "/metrics".to_owned(), vec![Role::Viewer, Role::Operator]),
-    ];
+    // The other door shows the same to the same.
+    let mut calls = vec![(door, Method::GET, "/metrics".to_owned(), vec![Role::Viewer, Role::Operator])];
     for (path, methods) in described["paths"].as_object().unwrap() {
         for (method, call) in methods.as_object().unwrap() {
             let method: Method = method.to_uppercase().parse().unwrap();
@@ -73,6 +71,15 @@ async fn every_call_wants_a_good_token_with_its_role() {
         }
     }
     assert!(calls.len() > 15, "{calls:?}");
+    for path in ["/own", "/metrics", "/v1/openapi.json"] {
+        assert!(calls.iter().any(|(base, _, called, _)| *base == api && called == path), "{path} is not described");
+    }
+    // Pages are for everybody, and say nothing: what they show they ask for with a token.
+    for page in ["/", "/docs", "/docs/", "/dashboard/docs.js"] {
+        let shown = program.call(Method::GET, page).send().await.unwrap();
+        assert_eq!(shown.status(), StatusCode::OK, "{page}");
+        assert!(!shown.text().await.unwrap().contains("/own"), "{page}");
+    }
     let expired = {
         // Good in all but its time.
         let claims =

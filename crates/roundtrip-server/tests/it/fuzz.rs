@@ -24,6 +24,13 @@ secret = { env = "API_SECRET" }
 [routes.work]
 to = "caller"
 
+[routes.own]
+submit_path = "/own"
+
+[routes.form]
+submit_path = "/forms/take"
+forms = true
+
 [destinations.caller.keep]
 at_least = "1h"
 "#;
@@ -67,14 +74,15 @@ async fn no_call_breaks_the_api_and_every_answer_is_as_described() {
         // What the description cannot say, such as that a lease's length is bounded, is told with 422; and a body
         // of any JSON, or a parameter that is left out, is taken for a breach of it.
         .args(["--exclude-checks", "positive_data_acceptance,negative_data_rejection"])
-        .args(["--max-examples", examples, "--seed", "1", "--no-color", "--workers", "2"])
+        // One worker: Python 3.11 loses count of how deep it is when two threads read source at once (CPython 106905).
+        .args(["--max-examples", examples, "--seed", "1", "--no-color", "--workers", "1"])
         .current_dir(folder.path())
         .output()
         .unwrap();
     let report = String::from_utf8_lossy(&asked.stdout);
     assert!(asked.status.success(), "{report}{}", String::from_utf8_lossy(&asked.stderr));
-    // All but the stream.
-    assert!(report.contains(&format!("Tested: {}\n", calls - 1)), "{calls} calls: {report}");
+    // All but the stream, and the description that it reads.
+    assert!(report.contains(&format!("Tested: {}\n", calls - 2)), "{calls} calls: {report}");
     let said = program.stop();
     assert!(!said.contains("panicked"), "{said}");
 }

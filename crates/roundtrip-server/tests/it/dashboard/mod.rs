@@ -112,6 +112,12 @@ async fn whoever_has_a_good_token_is_let_in_and_sees_what_their_role_may_do() {
 }
 
 #[tokio::test]
+async fn the_calls_are_described_to_whoever_is_logged_in() {
+    let folder = tempfile::tempdir().unwrap();
+    alone("docs.mjs", &start(folder.path(), CONFIG), &[]);
+}
+
+#[tokio::test]
 async fn what_happens_is_shown_as_it_happens_through_a_restart() {
     let folder = tempfile::tempdir().unwrap();
     let mut program = Some(start(folder.path(), CONFIG));
