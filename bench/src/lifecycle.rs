@@ -269,7 +269,7 @@ fn send(lane: &LaneName, owner: Token, first: Nonce, ready: &[ReadyDelivery]) ->
     let hash = |delivery: &ReadyDelivery| AttemptHash(delivery.id.0);
     let parcel = |delivery: &ReadyDelivery| {
         let bytes = delivery.response.bytes.clone();
-        let attempt = SignedAttempt { hash: hash(delivery), kind: AttemptKind::Carry, bytes };
+        let attempt = SignedAttempt { hash: hash(delivery), kind: AttemptKind::Carry, bytes, fee: None };
         NewParcel::of(std::slice::from_ref(delivery), attempt)
     };
     let settle = |(n, delivery): (usize, &ReadyDelivery)| {

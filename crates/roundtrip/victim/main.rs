@@ -281,6 +281,6 @@ fn answer(grant: &Grant) -> Op {
 /// that made anybody sign again would show.
 fn parcel(ready: &ReadyDelivery) -> NewParcel {
     let hash = AttemptHash::of(&[&ready.id.0, &std::process::id().to_le_bytes()]);
-    let attempt = SignedAttempt { hash, kind: AttemptKind::Carry, bytes: ready.response.bytes.clone() };
+    let attempt = SignedAttempt { hash, kind: AttemptKind::Carry, bytes: ready.response.bytes.clone(), fee: None };
     NewParcel::of(std::slice::from_ref(ready), attempt)
 }

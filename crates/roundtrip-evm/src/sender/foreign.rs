@@ -1,6 +1,7 @@
 //! Who used a slot of ours, if none of the bytes that are stored for it did: the very transaction is
 //! looked for, since a node that lost a receipt says the same as one that never had it.
 
+use alloy::consensus::Transaction as _;
 use alloy::eips::eip2718::Encodable2718;
 use alloy::primitives::{Address, keccak256};
 use alloy::rpc::types::Transaction;
@@ -50,9 +51,10 @@ fn kind_of(user: &WireTransaction, parcel: &ParcelView) -> Option<AttemptKind> {
 /// The very bytes of a transaction.
 async fn signed(rpc: &Rpc, user: &WireTransaction, kind: AttemptKind) -> Result<SignedAttempt, CallError> {
     let shown: Option<Transaction> = rpc.call("eth_getTransactionByHash", [user.hash]).await?;
+    let fee = shown.as_ref().map(|shown| shown.max_fee_per_gas());
     let bytes = shown.map(|shown| shown.into_inner().encoded_2718()).unwrap_or_default();
     if keccak256(&bytes) != user.hash {
         return Err(CallError::NoAnswer("the bytes of a transaction that the store forgot are not to be had".into()));
     }
-    Ok(SignedAttempt { hash: AttemptHash(user.hash.0), kind, bytes: bytes.into() })
+    Ok(SignedAttempt { hash: AttemptHash(user.hash.0), kind, bytes: bytes.into(), fee })
 }

@@ -96,6 +96,7 @@ mod tests {
             hash,
             kind: AttemptKind::Carry,
             bytes: bytes::Bytes::new(),
+            fee: None,
         });
         let parcel = ParcelView {
             nonce: Nonce(5),

@@ -69,7 +69,7 @@ impl Draft {
             }
         };
         let hash = AttemptHash(envelope.tx_hash().0);
-        Ok(SignedAttempt { hash, kind, bytes: envelope.encoded_2718().into() })
+        Ok(SignedAttempt { hash, kind, bytes: envelope.encoded_2718().into(), fee: Some(self.fees.most) })
     }
 
     /// What an attempt says, without its signature.

@@ -205,7 +205,7 @@ async fn says(world: World) {
     let chain = world.deployment(STEADY).chain().unwrap();
     let said = async |raw: &RawTransaction| {
         let (hash, bytes) = (AttemptHash(raw.hash.0), raw.bytes.0.clone());
-        let attempt = SignedAttempt { hash, kind: AttemptKind::Carry, bytes };
+        let attempt = SignedAttempt { hash, kind: AttemptKind::Carry, bytes, fee: None };
         chain.broadcast(&lane(), &[attempt]).await.pop().unwrap()
     };
     let account = &dev_signers()[2];

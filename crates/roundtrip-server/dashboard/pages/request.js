@@ -4,9 +4,11 @@ import { h } from "../dom.js";
 import { Problem, at, bytes, get, getRequest, post } from "../api.js";
 import { noRequest } from "../faults.js";
 import { act, badge, confirm, copyable, facts, head, json, laneLink, routeLink, section, slotLink, trail, trouble } from "../parts.js";
-import { CLASSES, ago, brief, count, date, dump, plural, span, time } from "../words.js";
+import { CLASSES, ago, brief, count, date, dump, gwei, plural, span, time } from "../words.js";
 import { attemptView, called } from "./lanes.js";
 
+/** What tells that a transaction is in a block. */
+const MINED = ["included", "confirmed"];
 /** An id that is one. */
 const WHOLE = /^(0x)?[0-9a-f]{64}$/i;
 
@@ -27,7 +29,7 @@ export function page({ rest: [id], refresh }) {
       const [request, timeline] = await Promise.all([orNone(getRequest(id)), get(at(["requests", id, "timeline"]))]);
       const routes = request?.route ? (await get(at(["routes"]))).routes : [];
       const ended = request && request.route === undefined;
-      const mined = ended && timeline.entries.findLast((entry) => entry.transaction)?.transaction;
+      const mined = ended && timeline.entries.findLast((entry) => MINED.includes(entry.event))?.transaction;
       const lane = request?.lane && (await orNone(get(at(["lanes", request.lane]))));
       const parcel = lane?.parcels?.find((found) => found.nonce === request.nonce);
       const home = routes.find((found) => found.name === request.route);
@@ -120,7 +122,7 @@ const gone = (request, entries, carrier) => [
           ? "What is left is its receipt, by which a repeat is recognised, and the timeline as far as the journal reaches back."
           : "Its receipt is gone too; what is left is the timeline, as far as the journal reaches back.",
         carrier && " The answer is on its chain, and is read from there:",
-        !carrier && entries.some((entry) => entry.transaction) && " The answer is on its chain, by the hash in the timeline.",
+        !carrier && entries.some((entry) => MINED.includes(entry.event)) && " The answer is on its chain, by the hash in the timeline.",
       ),
     ),
   ),
@@ -244,6 +246,8 @@ const SAYS = {
   failed: ["Failed", "bad"],
   answered: ["Answered", "good"],
   assigned: ["On a slot", ""],
+  attempted: ["Signed anew", ""],
+  cancel_wished: ["To be cancelled", "warn"],
   included: ["In a block", ""],
   confirmed: ["Confirmed", "good"],
   moved_back: ["Out of its block again", "warn"],
@@ -279,12 +283,14 @@ function timeline(entries) {
 }
 
 function how(entry) {
-  if (entry.lane)
+  if (entry.transaction) {
     return [
-      laneLink(entry.lane),
-      entry.nonce !== undefined && [", slot ", slotLink(entry.lane, entry.nonce)],
+      entry.lane && [laneLink(entry.lane), ", slot ", slotLink(entry.lane, entry.nonce), ": "],
+      copyable(entry.transaction, brief(entry.transaction, 8)),
+      entry.fee_most && ` for at most ${gwei(entry.fee_most)}`,
+      entry.carries === false && ", which carries nothing",
     ];
-  if (entry.transaction) return copyable(entry.transaction, brief(entry.transaction, 8));
+  }
   if (entry.event === "admitted") return entry.route;
   if (entry.event === "ended") return "";
   if (entry.event === "leased") return `by ${entry.detail}`;

@@ -4,9 +4,10 @@ use std::borrow::Cow;
 use std::fmt;
 
 use roundtrip::inbox::{End, Standing, StateKind};
+use roundtrip::sender::{AttemptKind, AttemptNote};
 use roundtrip::store::journal::{Entry, Event, Subject};
 use roundtrip::store::query::{Bodies, Count, Found, OccurrenceView, OriginView, Phase, ReceiptView, RequestView};
-use roundtrip::words::{ErrorNote, Moment};
+use roundtrip::words::{ErrorNote, Moment, Nonce};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
@@ -451,6 +452,12 @@ pub(crate) struct WireEntry {
     /// By which transaction.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub transaction: Option<String>,
+    /// What that pays for a unit of gas at the most, decimal, in wei, if it was just signed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fee_most: Option<String>,
+    /// Whether it carries what is on its slot, if it was just signed; else it only uses the slot up: a cancel.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub carries: Option<bool>,
     /// By or to whom, how, or why.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub detail: Option<String>,
@@ -477,10 +484,19 @@ impl From<Entry> for WireEntry {
             lane: lane.clone(),
             nonce: None,
             transaction: None,
+            fee_most: None,
+            carries: None,
             detail: group.clone(),
         };
         let detailed = |event: &'static str, detail: String| WireEntry { detail: Some(detail), ..bare(event) };
         let hash = |hash: &roundtrip::words::AttemptHash| Some(format!("0x{hash}"));
+        let signed = |event: &'static str, nonce: Nonce, attempt: &AttemptNote| WireEntry {
+            nonce: Some(nonce.0),
+            transaction: hash(&attempt.hash),
+            fee_most: attempt.fee.map(|fee| fee.to_string()),
+            carries: Some(attempt.kind == AttemptKind::Carry),
+            ..bare(event)
+        };
         match entry.event {
             Event::Admitted { generation } => detailed("admitted", format!("generation {generation}")),
             Event::Attached => bare("attached"),
@@ -492,8 +508,8 @@ impl From<Entry> for WireEntry {
             Event::Released => bare("released"),
             Event::Failed { error, due } => detailed("failed", format!("{}; due again at {}", error.text, due.0)),
             Event::Answered => bare("answered"),
-            Event::Assigned { lane, nonce } => {
-                WireEntry { lane: Some(lane.to_string()), nonce: Some(nonce.0), ..bare("assigned") }
+            Event::Assigned { lane, nonce, attempt } => {
+                WireEntry { lane: Some(lane.to_string()), ..signed("assigned", nonce, &attempt) }
             }
             Event::Mined { block } => WireEntry { transaction: hash(&block.attempt), ..bare("included") },
             Event::Confirmed { block } => WireEntry { transaction: hash(&block.attempt), ..bare("confirmed") },
@@ -507,9 +523,7 @@ impl From<Entry> for WireEntry {
             Event::Rearmed => bare("rearmed"),
             Event::Ended { end } => detailed("ended", format!("{end:?}").to_lowercase()),
             Event::LaneStatus { status } => detailed("lane_status", super::lanes::status_of(&status).0.to_owned()),
-            Event::Attempted { nonce, hash: attempt } => {
-                WireEntry { nonce: Some(nonce.0), transaction: hash(&attempt), ..bare("attempted") }
-            }
+            Event::Attempted { nonce, attempt } => signed("attempted", nonce, &attempt),
             Event::CancelWished { nonce, .. } => WireEntry { nonce: Some(nonce.0), ..bare("cancel_wished") },
             Event::Filled { nonce, hash: attempt } => {
                 WireEntry { nonce: Some(nonce.0), transaction: hash(&attempt), ..bare("filled") }

@@ -291,15 +291,22 @@ fn story(shown: &Shown) -> String {
     say("response", request.response.as_ref().map(|response| response.get().to_owned()));
     let mut happened = Table::of(&["at", "event", "detail"]);
     for entry in &shown.timeline.entries {
-        let slot = entry.lane.as_ref().map(|lane| format!("{lane} #{}", or_dash(entry.nonce)));
-        let told = [slot, entry.transaction.clone(), entry.detail.clone()];
+        let slot = entry.nonce.map(|nonce| format!("{}#{nonce}", spaced(entry.lane.as_deref())));
+        let fee = entry.fee_most.as_ref().map(|fee| format!("at most {fee} wei a gas"));
+        let cancels = (entry.carries == Some(false)).then(|| "carries nothing".to_owned());
+        let told = [slot, entry.transaction.clone(), fee, cancels, entry.detail.as_deref().map(line)];
         let told: Vec<String> = told.into_iter().flatten().collect();
-        happened.row([time(entry.at_ms), entry.event.to_string(), line(&told.join(", "))]);
+        happened.row([time(entry.at_ms), entry.event.to_string(), told.join(", ")]);
     }
     match shown.timeline.entries.is_empty() {
         true => format!("{rows}\nthe journal holds nothing of it any longer\n"),
         false => format!("{rows}\n{happened}"),
     }
+}
+
+/// A word with a space after it, if there is one.
+fn spaced(word: Option<&str>) -> String {
+    word.map(|word| format!("{word} ")).unwrap_or_default()
 }
 
 /// Does the same to several, one after the other; stops at the first that is refused.

@@ -160,7 +160,12 @@ fn a_lane_is_held_up_by_its_status_a_gap_or_a_fee() {
         nonce: Nonce(nonce),
         deliveries: Vec::new(),
         attempts: (0..attempts)
-            .map(|n| SignedAttempt { hash: AttemptHash([n; 32]), kind: AttemptKind::Carry, bytes: Default::default() })
+            .map(|n| SignedAttempt {
+                hash: AttemptHash([n; 32]),
+                kind: AttemptKind::Carry,
+                bytes: Default::default(),
+                fee: None,
+            })
             .collect(),
         stage: ParcelStage::Assigned,
         block: None,

@@ -21,6 +21,7 @@ await browse(async (page) => {
   assert.deepEqual(story, ["admitted", "leased", "answered", "finalized", "assigned", "included", "confirmed", "ended"]);
   await says(page, ".timeline", "by pricer-");
   await says(page, ".timeline", TRANSACTION.slice(0, 8));
+  await says(page, ".timeline [data-event=assigned]", /slot \d+: 0x[0-9a-f]+….* for at most 18 gwei/);
   // Its bodies are gone, and that is said.
   await says(page, ".note", "a store keeps them only while a request is live");
   await says(page, ".card", "its chain does not show it now");
@@ -94,6 +95,23 @@ await browse(async (page) => {
   await says(page, ".dump", "000000  7b 22");
   await says(page, ".attempts", "respond(uint256,uint256,bytes)");
   await says(page, ".attempts", "gwei");
+  // Of each attempt its hash and what it pays, in order; the first of these was made dearer.
+  const flying = (await call("/v1/requests?state=assigned&route=prices")).requests;
+  const stories = await Promise.all(flying.map((one) => call(`/v1/requests/${one.id}/timeline`)));
+  const bumped = stories.findIndex(({ entries }) => entries.some((entry) => entry.event === "attempted"));
+  await go(page, `#/requests/${flying[bumped].id}`, flying[bumped].id.slice(0, 6));
+  const signed = stories[bumped].entries.slice(-2);
+  assert.deepEqual(signed.map(({ event, fee_most, carries }) => [event, fee_most, carries]), [
+    ["assigned", "18000000000", true],
+    ["attempted", "19800000000", true],
+  ]);
+  await says(page, ".timeline [data-event=attempted]", "Signed anew");
+  await says(page, ".timeline [data-event=attempted]", "for at most 19.8 gwei");
+  const { parcels } = await call(`/v1/lanes/${flying[bumped].lane}`);
+  assert.deepEqual(
+    parcels.find((parcel) => parcel.nonce === flying[bumped].nonce).attempts.map((attempt) => attempt.hash),
+    signed.map((entry) => entry.transaction),
+  );
 
   // One dead letter is retried.
   await go(page, `#/requests/${DEAD}`, DEAD.slice(0, 6));

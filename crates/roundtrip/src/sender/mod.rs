@@ -114,6 +114,27 @@ pub struct SignedAttempt {
     pub kind: AttemptKind,
     /// The signed bytes.
     pub bytes: Bytes,
+    /// The most that it pays for a unit of the chain's work, in the chain's smallest coin, if the
+    /// chain has such a price. For people: nothing is decided by it.
+    pub fee: Option<u128>,
+}
+
+impl SignedAttempt {
+    /// What is remembered of it when its bytes are gone.
+    pub(crate) fn note(&self) -> AttemptNote {
+        AttemptNote { hash: self.hash, kind: self.kind, fee: self.fee }
+    }
+}
+
+/// What is remembered of a signed attempt when its bytes are gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct AttemptNote {
+    /// The hash by which the outside knows it.
+    pub hash: AttemptHash,
+    /// Whether it carries the parcel.
+    pub kind: AttemptKind,
+    /// The most that it pays for a unit of the chain's work, if the chain has such a price.
+    pub fee: Option<u128>,
 }
 
 impl fmt::Debug for SignedAttempt {
@@ -328,7 +349,8 @@ mod tests {
     }
 
     fn parcel(stage: Stage) -> Parcel {
-        let attempt = |byte, kind| SignedAttempt { hash: AttemptHash([byte; 32]), kind, bytes: Bytes::new() };
+        let attempt =
+            |byte, kind| SignedAttempt { hash: AttemptHash([byte; 32]), kind, bytes: Bytes::new(), fee: None };
         let attempts = vec![attempt(1, AttemptKind::Carry), attempt(2, AttemptKind::Cancel)];
         Parcel { deliveries: vec![RequestId([1; 32])], attempts, stage, entry: 0, cancel: None }
     }

@@ -6,7 +6,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::inbox::{End, RouteNo};
-use crate::sender::{Block, LaneStatus};
+use crate::sender::{AttemptNote, Block, LaneStatus};
 use crate::store::op::AfterCancel;
 use crate::words::{
     AttemptHash, Destination, ErrorNote, GroupKey, LaneName, Nonce, RequestId, RouteName, UnixMs, WorkerName,
@@ -100,6 +100,8 @@ pub enum Event {
         lane: LaneName,
         /// Which slot.
         nonce: Nonce,
+        /// The first attempt on it.
+        attempt: AttemptNote,
     },
     /// In a block.
     Mined {
@@ -140,14 +142,14 @@ pub enum Event {
         /// To what.
         status: LaneStatus,
     },
-    /// Another signed attempt for a slot is stored.
+    /// Another signed attempt for a slot is stored: told of its lane, and of every request that is on it.
     Attempted {
         /// Which slot.
         nonce: Nonce,
         /// Which attempt.
-        hash: AttemptHash,
+        attempt: AttemptNote,
     },
-    /// A parcel is to be cancelled.
+    /// A parcel is to be cancelled: told of its lane, and of every request that it carries.
     CancelWished {
         /// On which slot.
         nonce: Nonce,

@@ -74,7 +74,7 @@ impl Transaction {
     }
 
     fn signed(&self) -> SignedAttempt {
-        SignedAttempt { hash: self.hash(), kind: self.kind(), bytes: self.bytes().into() }
+        SignedAttempt { hash: self.hash(), kind: self.kind(), bytes: self.bytes().into(), fee: Some(self.fee.into()) }
     }
 }
 

@@ -168,6 +168,7 @@ macro_rules! conformance {
                 lists_are_filtered_and_paged
                 counts_are_exact
                 a_timeline_tells_the_story
+                a_timeline_tells_of_every_attempt
                 the_journal_is_paged_and_bounded
                 ready_answers_are_shown_in_order
                 cursors_are_listed

@@ -255,7 +255,7 @@ pub fn lead() -> Lead {
 
 /// Signed bytes of attempt `n`.
 pub fn signed(n: u64, kind: AttemptKind) -> SignedAttempt {
-    SignedAttempt { hash: attempt_hash(n), kind, bytes: format!("signed {n}").into() }
+    SignedAttempt { hash: attempt_hash(n), kind, bytes: format!("signed {n}").into(), fee: Some(n.into()) }
 }
 
 /// A parcel with these requests' answers.

@@ -1,6 +1,7 @@
 //! Lanes on a real node: every order, at the instance that sends and on its store.
 
 use alloy::primitives::Bytes;
+use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use super::Shell;
@@ -8,7 +9,7 @@ use crate::chain::{Site, work};
 
 /// Makes a block as often as this; 0 for none until it is said again.
 pub(super) async fn blocks_every(site: &Site, seconds: u64) {
-    let _: serde_json::Value = site.node.client().request("evm_setIntervalMining", (seconds,)).await.unwrap();
+    let _: Value = site.node.client().request("evm_setIntervalMining", (seconds,)).await.unwrap();
 }
 
 /// What is on a slot and no longer wanted is replaced by nothing, and its answer waits for a person.
@@ -35,6 +36,26 @@ async fn a_cancelled_slot_leaves_a_dead_letter() {
     blocks_every(&site, 1).await;
     let dead = shell.until(&["dead", "list"], |found| found["total"] == 1).await;
     assert_eq!(dead["causes"][0]["cause"], "cancelled by anybody", "{dead}");
+    // Its timeline tells of each attempt: the one that carried it, and the one that took its place.
+    let shown = shell.json(&["requests", "list", "--state", "dead"]);
+    let id = shown["requests"][0]["id"].as_str().unwrap();
+    let shown = shell.json(&["requests", "show", id]);
+    let entries = shown["timeline"]["entries"].as_array().unwrap();
+    let at = entries.iter().position(|entry| entry["event"] == "assigned").unwrap();
+    let told: Vec<_> =
+        entries[at..].iter().map(|entry| (entry["event"].as_str().unwrap(), &entry["carries"])).collect();
+    let (carried, used_up, silent) = (json!(true), json!(false), Value::Null);
+    let story = [("assigned", &carried), ("cancel_wished", &silent), ("attempted", &used_up), ("died", &silent)];
+    assert_eq!(
+        told.iter().filter(|(event, _)| !["included", "confirmed"].contains(event)).copied().collect::<Vec<_>>(),
+        story
+    );
+    let fees = [0, 2].map(|n| entries[at + n]["fee_most"].as_str().unwrap().parse::<u128>().unwrap());
+    assert!(fees[1] > fees[0], "what replaces pays more: {fees:?}");
+    let table = shell.says(&["requests", "show", id]);
+    let replaced = entries[at + 2]["transaction"].as_str().unwrap();
+    let told = format!("#{nonce}, {replaced}, at most {} wei a gas, carries nothing", fees[1]);
+    assert!(table.contains(&told), "{table}");
     // It has its answer still, and goes out when a person says so.
     assert_eq!(shell.says(&["dead", "retry", "--all", "--yes"]), "1 dead letter retried\n");
     site.settled(&payloads).await;

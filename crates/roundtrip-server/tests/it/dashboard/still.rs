@@ -193,7 +193,8 @@ impl Painter {
         let fees = Fees { max_fee, tip: Some(GWEI * u128::from(bumps + 1)) };
         let call = Call { chain_id: 8453, nonce, to: TxKind::Call(CONTRACT), input, gas_limit: 150_000, fees };
         let raw = call.sign(&dev_key(lane)).unwrap();
-        SignedAttempt { hash: AttemptHash(raw.hash.0), kind: AttemptKind::Carry, bytes: raw.bytes.0 }
+        let (hash, bytes) = (AttemptHash(raw.hash.0), raw.bytes.0);
+        SignedAttempt { hash, kind: AttemptKind::Carry, bytes, fee: Some(max_fee) }
     }
 
     /// Everything that is ready, with what was asked.

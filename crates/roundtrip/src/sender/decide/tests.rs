@@ -16,7 +16,7 @@ fn hash(nonce: u64) -> AttemptHash {
 }
 
 fn parcel(nonce: u64, stage: ParcelStage, height: Option<u64>) -> ParcelView {
-    let attempt = SignedAttempt { hash: hash(nonce), kind: AttemptKind::Carry, bytes: bytes::Bytes::new() };
+    let attempt = SignedAttempt { hash: hash(nonce), kind: AttemptKind::Carry, bytes: bytes::Bytes::new(), fee: None };
     let block = height.map(|height| Block { attempt: hash(nonce), at: at(height) });
     let (deliveries, attempts) = (Vec::new(), vec![attempt]);
     ParcelView { nonce: Nonce(nonce), deliveries, attempts, stage, block, cancel: None, route: None }

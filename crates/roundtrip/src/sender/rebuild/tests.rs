@@ -11,7 +11,8 @@ fn at(height: u64) -> Position {
 }
 
 fn lane(parcels: usize) -> LaneView {
-    let attempt = SignedAttempt { hash: AttemptHash([1; 32]), kind: AttemptKind::Carry, bytes: bytes::Bytes::new() };
+    let attempt =
+        SignedAttempt { hash: AttemptHash([1; 32]), kind: AttemptKind::Carry, bytes: bytes::Bytes::new(), fee: None };
     let parcel = |n: usize| ParcelView {
         nonce: Nonce(n as u64),
         deliveries: Vec::new(),

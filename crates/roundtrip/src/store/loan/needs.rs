@@ -10,7 +10,7 @@
 //! | extend, answer, fail, release, publish, mend, reject, parcels | live requests and receipts by id |
 //! | lease | the first in the route's order, with bodies; what the claim holds |
 //! | assign | how many parcels are under way on its lane; of a replay, those on its slots |
-//! | attempt, settle, a cancel | the parcel on the slot, and the requests that a settled one carries |
+//! | attempt, settle, a cancel | the parcel on the slot, and the requests that it carries |
 //! | fill | all parcels of the lane |
 //! | gather, close, fire | the group with the ids of its items |
 //! | rescue, expire, prune | what is due, in bounded number |
@@ -187,7 +187,7 @@ impl Needs {
             Op::Already(op) => self.add_id(op.id),
             Op::Lane(op) => {
                 if let Order::Cancel { nonce, .. } = op.order {
-                    self.parcels.extend(known.slot(&op.lane, nonce));
+                    self.add_slot(known.slot(&op.lane, nonce));
                 }
             }
             Op::Assign(op) => {
@@ -200,11 +200,8 @@ impl Needs {
                 self.lanes.extend(known.lanes.get(&op.lane).map(|(no, _)| *no));
                 self.ids.extend(op.parcel.deliveries.iter().copied());
             }
-            Op::Attempt(op) => self.parcels.extend(known.slot(&op.lane, op.nonce)),
-            Op::Settle(op) => {
-                self.parcels.extend(known.slot(&op.lane, op.nonce));
-                self.slots.extend(known.slot(&op.lane, op.nonce));
-            }
+            Op::Attempt(op) => self.add_slot(known.slot(&op.lane, op.nonce)),
+            Op::Settle(op) => self.add_slot(known.slot(&op.lane, op.nonce)),
             Op::Rescue { limit } => self.rescue += (*limit).min(UPKEEP_MAX),
             Op::Expire { limit } => self.expire += (*limit).min(UPKEEP_MAX),
             Op::Fire { limit } => self.fire += (*limit).min(UPKEEP_MAX) + FULL_GROUPS_MAX,
@@ -215,6 +212,12 @@ impl Needs {
                 self.add_new(&op.request);
             }
         }
+    }
+
+    /// A parcel, with the requests that it carries.
+    fn add_slot(&mut self, slot: Option<(LaneNo, Nonce)>) {
+        self.parcels.extend(slot);
+        self.slots.extend(slot);
     }
 
     fn add_id(&mut self, id: RequestId) {
@@ -318,8 +321,12 @@ mod tests {
     #[test]
     fn a_lane_is_asked_for_what_an_operation_looks_at() {
         let (lane, owner, no) = (LaneName::new("lane").unwrap(), Token { epoch: 1, count: 1 }, LaneNo(2));
-        let attempt =
-            SignedAttempt { hash: AttemptHash([1; 32]), kind: AttemptKind::Cancel, bytes: Default::default() };
+        let attempt = SignedAttempt {
+            hash: AttemptHash([1; 32]),
+            kind: AttemptKind::Cancel,
+            bytes: Default::default(),
+            fee: None,
+        };
         let parcel = || NewParcel { deliveries: Vec::new(), answers: Vec::new(), attempt: attempt.clone() };
         let assign = |first| {
             let (lane, parcels) = (lane.clone(), vec![parcel(), parcel(), parcel()]);

@@ -181,7 +181,7 @@ impl Machine {
         };
         let lane = self.lane_mut(no);
         let effect = Effect::Lane(lane.status.clone());
-        let (name, destination) = (lane.name.clone(), lane.destination.clone());
+        let destination = lane.destination.clone();
         let parcel = lane.parcels.get_mut(&nonce).ok_or(Outcome::NotFound(Missing::Parcel(nonce)))?;
         if parcel.stage != Stage::Assigned {
             return Err(Outcome::Stale(Stale::Parcel(parcel.stage.kind())));
@@ -190,8 +190,7 @@ impl Machine {
             return Ok(Outcome::Duplicate(effect));
         }
         parcel.cancel = Some(then.clone());
-        disk.put_parcel(no, nonce, parcel);
-        self.note_on(Subject::Lane(name), Event::CancelWished { nonce, then });
+        self.note_parcel(disk, no, nonce, Event::CancelWished { nonce, then });
         self.touched.insert(Topic::Outbox(destination));
         Ok(Outcome::Applied(effect))
     }
@@ -273,6 +272,7 @@ impl Machine {
 
     /// Puts a checked parcel on its slot, and these requests with it.
     fn occupy<D: Disk>(&mut self, disk: &mut D, no: LaneNo, nonce: Nonce, new: NewParcel, slots: Vec<Slot>) {
+        let attempt = new.attempt.note();
         let parcel = Parcel {
             deliveries: new.deliveries,
             attempts: vec![new.attempt],
@@ -285,7 +285,7 @@ impl Machine {
         let name = lane.name.clone();
         lane.parcels.insert(nonce, parcel);
         for slot in slots {
-            self.note(slot, Event::Assigned { lane: name.clone(), nonce });
+            self.note(slot, Event::Assigned { lane: name.clone(), nonce, attempt });
             self.set_delivery(slot, Delivery::Assigned { lane: no, nonce });
         }
     }
@@ -431,11 +431,11 @@ impl Machine {
 
     pub(super) fn attempt<D: Disk>(&mut self, disk: &mut D, op: Attempt) -> Result<Outcome, Outcome> {
         let no = self.lane_no(&op.lane)?;
-        self.check_seat(&Seat::Lane(op.lane.clone()), op.owner)?;
-        let (nonce, hash) = (op.nonce, op.attempt.hash);
+        self.check_seat(&Seat::Lane(op.lane), op.owner)?;
+        let (nonce, attempt) = (op.nonce, op.attempt.note());
         let parcel = self.lane_mut(no).parcels.get_mut(&nonce);
         let parcel = parcel.ok_or(Outcome::NotFound(Missing::Parcel(nonce)))?;
-        if parcel.has_attempt(&hash) {
+        if parcel.has_attempt(&attempt.hash) {
             return Ok(Outcome::Duplicate(Effect::Done));
         }
         check_attempt(&op.attempt, &parcel.deliveries)?;
@@ -443,8 +443,7 @@ impl Machine {
             return Err(Outcome::Full(Full::Attempts));
         }
         parcel.attempts.push(op.attempt);
-        disk.put_parcel(no, nonce, parcel);
-        self.note_on(Subject::Lane(op.lane), Event::Attempted { nonce, hash });
+        self.note_parcel(disk, no, nonce, Event::Attempted { nonce, attempt });
         Ok(Outcome::Applied(Effect::Done))
     }
 
@@ -484,14 +483,28 @@ impl Machine {
         };
         let slots = self.carried(no, nonce);
         slots.iter().for_each(|&slot| self.unlist(slot));
-        let entry = self.high.entry;
         if let Some(parcel) = self.lane_mut(no).parcels.get_mut(&nonce) {
             parcel.stage = stage;
+        }
+        slots.iter().for_each(|&slot| self.list(slot));
+        self.note_carried(disk, no, nonce, &event);
+    }
+
+    /// Notes a change of a parcel, on its lane and on each request that it carries, and writes it.
+    fn note_parcel<D: Disk>(&mut self, disk: &mut D, no: LaneNo, nonce: Nonce, event: Event) {
+        let lane = self.lanes[usize::from(no.0)].name.clone();
+        self.note_on(Subject::Lane(lane), event.clone());
+        self.note_carried(disk, no, nonce, &event);
+    }
+
+    /// Notes a change of a parcel on each request that it carries, and writes it.
+    fn note_carried<D: Disk>(&mut self, disk: &mut D, no: LaneNo, nonce: Nonce, event: &Event) {
+        let entry = self.high.entry;
+        if let Some(parcel) = self.lane_mut(no).parcels.get_mut(&nonce) {
             parcel.entry = entry;
             disk.put_parcel(no, nonce, parcel);
         }
-        for slot in slots {
-            self.list(slot);
+        for slot in self.carried(no, nonce) {
             self.note(slot, event.clone());
         }
     }

@@ -3,16 +3,18 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::inbox::{End, StateKind};
-use crate::sender::{AttemptKind, ParcelStage};
+use crate::sender::{AttemptKind, AttemptNote, ParcelStage};
 use crate::store::journal::{Event, Subject};
-use crate::store::op::{Admit, CursorMove, Define, Fail, Judgement, NewRequest, Remedy, Seat, Sight, Verdict};
+use crate::store::op::{
+    Admit, AfterCancel, CursorMove, Define, Fail, Judgement, NewRequest, Remedy, Seat, Sight, Verdict,
+};
 use crate::store::policy::RoutePolicy;
 use crate::store::query::{Count, ListFilter};
 use crate::store::witness::{LaneStep, Move, RequestStep, Witness};
 use crate::store::{ReadExt, Topic};
 use crate::testkit::bench::{Bench, OPTIONS, START, must};
 use crate::testkit::samples::*;
-use crate::words::{ErrorClass, ErrorNote, RequestId};
+use crate::words::{ErrorClass, ErrorNote, Nonce, RequestId};
 
 async fn listed(bench: &Bench, filter: ListFilter) -> Vec<RequestId> {
     let mut filter = filter;
@@ -131,6 +133,51 @@ pub async fn a_timeline_tells_the_story(mut bench: Bench) {
         bench.restart().await;
     }
     assert_eq!(must(bench.store().timeline(id(9)).await, "timeline"), []);
+}
+
+/// Whatever is signed for a slot stands in the timeline of each request that is on it, with what it
+/// offers; wishes to cancel it too. What carries nothing is told of its lane alone.
+pub async fn a_timeline_tells_of_every_attempt(mut bench: Bench) {
+    bench.define(policy()).await;
+    let owner = bench.open_lane(4).await;
+    for n in [1, 2] {
+        bench.answered(n).await;
+    }
+    let (carry, cancels) = (AttemptKind::Carry, AttemptKind::Cancel);
+    bench.applied(assign(owner, 0, vec![parcel(&[1, 2], signed(1, carry)), parcel(&[], signed(9, cancels))])).await;
+    bench.restart().await;
+    bench.applied(attempt(owner, 0, signed(2, carry))).await;
+    bench.applied(attempt(owner, 1, signed(8, cancels))).await;
+    bench.applied(cancel(0, AfterCancel::Requeue)).await;
+    bench.restart().await;
+    bench.applied(attempt(owner, 0, signed(3, cancels))).await;
+    bench.apply(attempt(owner, 0, signed(3, cancels))).await;
+    bench.restart().await;
+    bench.applied(settle(owner, 0, ParcelStage::Assigned, Sight::Final(block(2, 9), Judgement::Done))).await;
+    let noted = |n: u64, kind| AttemptNote { hash: attempt_hash(n), kind, fee: Some(n.into()) };
+    let nonce = Nonce(0);
+    let sent = [
+        Event::Assigned { lane: lane(), nonce, attempt: noted(1, carry) },
+        Event::Attempted { nonce, attempt: noted(2, carry) },
+        Event::CancelWished { nonce, then: AfterCancel::Requeue },
+        Event::Attempted { nonce, attempt: noted(3, cancels) },
+        Event::Ended { end: End::Settled },
+    ];
+    for _ in 0..2 {
+        for n in [1, 2] {
+            let entries = must(bench.store().timeline(id(n)).await, "timeline");
+            let events: Vec<Event> = entries.iter().map(|entry| entry.event.clone()).collect();
+            assert_eq!(events[3..], sent, "request {n}, after admitted, leased, answered");
+        }
+        bench.restart().await;
+    }
+    let page = must(bench.store().journal(1, 1000).await, "journal");
+    let of_lane = page.entries.iter().filter(|entry| entry.subject == Subject::Lane(lane()));
+    let attempted = of_lane.filter_map(|entry| match &entry.event {
+        Event::Attempted { nonce, attempt } => Some((nonce.0, *attempt)),
+        _ => None,
+    });
+    assert_eq!(attempted.collect::<Vec<_>>(), [(0, noted(2, carry)), (1, noted(8, cancels)), (0, noted(3, cancels))]);
 }
 
 /// The journal is read page by page; a reader that fell behind, or that is ahead of a

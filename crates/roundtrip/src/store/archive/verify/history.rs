@@ -29,7 +29,15 @@ fn hash(subject: &Subject) -> u64 {
 }
 
 fn tells_of_a_slot(event: &Event) -> bool {
-    matches!(event, Event::Assigned { .. } | Event::Mined { .. } | Event::Confirmed { .. } | Event::Unmined)
+    matches!(
+        event,
+        Event::Assigned { .. }
+            | Event::Attempted { .. }
+            | Event::CancelWished { .. }
+            | Event::Mined { .. }
+            | Event::Confirmed { .. }
+            | Event::Unmined
+    )
 }
 
 impl History {

@@ -89,7 +89,7 @@ fn request(n: u8, state: State) -> Record {
 }
 
 fn attempt(n: u8, kind: AttemptKind) -> SignedAttempt {
-    SignedAttempt { hash: AttemptHash([n; 32]), kind, bytes: "signed".into() }
+    SignedAttempt { hash: AttemptHash([n; 32]), kind, bytes: "signed".into(), fee: None }
 }
 
 fn group(no: u64, state: GroupState) -> Record {
@@ -151,7 +151,11 @@ fn sound() -> Vec<Record> {
     let mut all = vec![Record::Numbers(Numbers { epoch: EPOCH, high })];
     all.extend(fixtures());
     all.extend((1..=3).map(|n| of_request(n.into(), n, 0)));
-    let assigned = Event::Assigned { lane: LaneName::new("lane").unwrap(), nonce: Nonce(6) };
+    let assigned = Event::Assigned {
+        lane: LaneName::new("lane").unwrap(),
+        nonce: Nonce(6),
+        attempt: attempt(1, AttemptKind::Carry).note(),
+    };
     all.push(entry(4, Subject::Request(id(4)), assigned, 0));
     all.push(of_request(5, 5, 0));
     all.push(of_request(6, 1, 0));

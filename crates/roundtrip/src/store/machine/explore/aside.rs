@@ -252,7 +252,8 @@ impl State {
         let mut hash = [0; 32];
         hash[..2].copy_from_slice(&[hand.content, u8::from(hand.failure)]);
         hash[2..10].copy_from_slice(&first.0.to_le_bytes());
-        let attempt = SignedAttempt { hash: AttemptHash(hash), kind: AttemptKind::Carry, bytes: Default::default() };
+        let attempt =
+            SignedAttempt { hash: AttemptHash(hash), kind: AttemptKind::Carry, bytes: Default::default(), fee: None };
         let parcels = vec![NewParcel { deliveries: vec![id()], answers: Vec::new(), attempt }];
         Some(self.call(Op::Assign(Assign { lane: lane(), owner, first, parcels }), by, fate))
     }

@@ -127,7 +127,7 @@ impl Tx {
 
     fn signed(self) -> SignedAttempt {
         let kind = if self.cancel { AttemptKind::Cancel } else { AttemptKind::Carry };
-        SignedAttempt { hash: self.hash(), kind, bytes: Default::default() }
+        SignedAttempt { hash: self.hash(), kind, bytes: Default::default(), fee: None }
     }
 
     /// What being mined does.
