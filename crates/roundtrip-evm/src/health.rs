@@ -41,13 +41,26 @@ impl Failing {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Health {
     penalty: f64,
+    /// Since when the penalty fades.
     at: Instant,
+    asked_at: Option<Instant>,
+    answered_at: Option<Instant>,
 }
 
 impl Health {
     /// Nothing is known against it.
     pub(crate) fn good(now: Instant) -> Health {
-        Health { penalty: 0.0, at: now }
+        Health { penalty: 0.0, at: now, asked_at: None, answered_at: None }
+    }
+
+    /// How long ago it was last asked.
+    pub(crate) fn asked(&self, now: Instant) -> Option<Duration> {
+        self.asked_at.map(|at| now.saturating_duration_since(at))
+    }
+
+    /// How long ago it last had an answer.
+    pub(crate) fn last_answer(&self, now: Instant) -> Option<Duration> {
+        self.answered_at.map(|at| now.saturating_duration_since(at))
     }
 
     fn penalty(&self, now: Instant) -> f64 {
@@ -56,7 +69,8 @@ impl Health {
     }
 
     pub(crate) fn failed(&mut self, now: Instant, failing: Failing) {
-        *self = Health { penalty: (self.penalty(now) + failing.weight()).min(PENALTY_MAX), at: now };
+        let penalty = (self.penalty(now) + failing.weight()).min(PENALTY_MAX);
+        *self = Health { penalty, at: now, asked_at: Some(now), ..*self };
     }
 
     /// Whether little is held against it.
@@ -66,7 +80,7 @@ impl Health {
 
     /// A good answer halves what is held against it.
     pub(crate) fn answered(&mut self, now: Instant) {
-        *self = Health { penalty: self.penalty(now) / 2.0, at: now };
+        *self = Health { penalty: self.penalty(now) / 2.0, at: now, asked_at: Some(now), answered_at: Some(now) };
     }
 }
 
@@ -105,6 +119,24 @@ mod tests {
         assert!(nodes[0].is_good(start) && !nodes[2].is_good(start) && nodes[2].is_good(after(90)));
         assert_eq!(order(&[nodes[2], nodes[0]], after(61)), [1, 0]);
         assert_eq!(order(&[nodes[2], nodes[0]], after(400)), [0, 1]);
+    }
+
+    #[test]
+    fn who_was_never_asked_is_told_from_who_answered_and_who_did_not() {
+        let start = Instant::now();
+        let after = |seconds: u64| start + Duration::from_secs(seconds);
+        let ago = |node: &Health| {
+            [node.asked(after(60)), node.last_answer(after(60))].map(|ago| ago.map(|ago| ago.as_secs()))
+        };
+        let mut node = Health::good(start);
+        assert!(node.is_good(after(60)));
+        assert_eq!(ago(&node), [None, None]);
+        node.failed(after(10), Failing::Busy);
+        assert_eq!(ago(&node), [Some(50), None]);
+        node.answered(after(20));
+        assert_eq!(ago(&node), [Some(40), Some(40)]);
+        node.failed(after(30), Failing::Silent);
+        assert_eq!(ago(&node), [Some(30), Some(40)]);
     }
 
     #[test]

@@ -226,6 +226,7 @@ async function show() {
   document.title = `${made.title} · Roundtrip`;
   let shown = false;
   own.refresh = async () => {
+    if (own.over) return;
     clearTimeout(own.timer);
     clearTimeout(own.due);
     own.due = 0;
@@ -280,6 +281,8 @@ function instead(what) {
 
 async function countDead() {
   const { counts } = await get(at(["counts"])).catch(() => ({ counts: [] }));
+  // Whoever was logged out meanwhile has no frame to show it in.
+  if (!page) return;
   deadLetters = counts.filter((one) => one.state === "dead").reduce((sum, one) => sum + one.requests, 0);
   frame();
 }

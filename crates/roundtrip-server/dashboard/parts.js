@@ -99,11 +99,26 @@ export const facts = (pairs) =>
       .map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))),
   );
 
-function copyButton(text) {
+/** Puts a text onto the clipboard; whether that was let. A browser has the newer way only where nobody can listen in. */
+async function toClipboard(text, beside) {
+  if (navigator.clipboard)
+    return navigator.clipboard.writeText(text).then(
+      () => true,
+      () => false,
+    );
+  const field = h("textarea", { class: "unseen", value: text, "aria-hidden": "true" });
+  beside.after(field);
+  field.select();
+  const done = document.execCommand("copy");
+  field.remove();
+  beside.focus();
+  return done;
+}
+
+export function copyButton(text) {
   const copy = async (event) => {
     const button = event.currentTarget;
-    await navigator.clipboard?.writeText(text).catch(() => {});
-    button.dataset.copied = "yes";
+    button.dataset.copied = (await toClipboard(text, button)) ? "copied" : "not copied";
     setTimeout(() => delete button.dataset.copied, 1200);
   };
   const label = `Copy ${brief(text)}`;
@@ -147,11 +162,11 @@ export const icon = (name) =>
 export const act = (label, onclick, kind = "") => operates() && h("button", { type: "button", class: kind, onclick }, label);
 
 /** Asks before something is done; does it, and says what came of it. Whether it was done. */
-export function confirm({ title, text, action, kind = "primary", content, work }) {
+export function confirm({ title, text, action, refuse = "Not now", kind = "primary", content, work }) {
   return new Promise((done) => {
     const said = h("div", { role: "status", class: "said" });
     const go = h("button", { type: "submit", class: kind }, action);
-    const cancel = h("button", { type: "button", onclick: () => box.close() }, "Not now");
+    const cancel = h("button", { type: "button", onclick: () => box.close() }, refuse);
     let did = false;
     const submit = async (event) => {
       event.preventDefault();

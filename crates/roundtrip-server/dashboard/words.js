@@ -73,6 +73,19 @@ export function gwei(wei) {
   return `${n >= 100 ? whole.format(Math.round(n)) : Number(n.toPrecision(4))} gwei`;
 }
 
+const ONE = 10n ** 18n;
+/** Digits of an amount that count. */
+const DIGITS = 4;
+
+/** An amount of wei in its chain's own coin. Pure. */
+export function amount(wei, currency = "ETH") {
+  const fraction = String(BigInt(wei) % ONE).padStart(18, "0");
+  const units = BigInt(wei) / ONE;
+  const small = units === 0n ? /^0*/.exec(fraction)[0].length : 0;
+  const shown = fraction.slice(0, small + DIGITS).replace(/0+$/, "");
+  return `${whole.format(units)}${shown && "."}${shown} ${currency}`;
+}
+
 export const plural = (n, one, many = `${one}s`) => `${count(n)} ${n === 1 ? one : many}`;
 
 /** Bytes as a dump: places, hexadecimal, and what can be read of them. */

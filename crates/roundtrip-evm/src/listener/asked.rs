@@ -1,10 +1,11 @@
-//! What a transaction asks for, for whoever knows its hash and nothing else.
+//! What a transaction asks for, for whoever knows its hash and nothing else; and the transaction that asked.
 
 use alloy::primitives::B256;
 use roundtrip::listener::SourceError;
 use roundtrip::store::op::NewRequest;
-use roundtrip::words::Height;
+use roundtrip::words::{Height, OccurrenceId};
 
+use super::logs::WireLog;
 use super::source::EvmSource;
 
 /// A transaction in a block, and what its events ask for.
@@ -17,6 +18,15 @@ pub struct Asked {
 }
 
 impl EvmSource {
+    /// The transaction of the block at this height whose event is this occurrence; nothing if the
+    /// block does not show it, such as one that a reorg put in its place.
+    pub async fn asking(&self, height: Height, shown: OccurrenceId) -> Result<Option<B256>, SourceError> {
+        let logs = self.logs_at(height).await?;
+        let mut of_each = logs.chunk_by(|one, next| one.transaction_hash == next.transaction_hash);
+        let asks = |logs: &&[WireLog]| self.asks(logs).iter().any(|request| request.occurrence == shown);
+        Ok(of_each.find(asks).and_then(|logs| logs.first()).map(|log| log.transaction_hash))
+    }
+
     /// What a transaction asks for; nothing if it is in no block. Ids are made of what its
     /// receipt shows, so no index of transactions is needed to find its requests. The first node
     /// that answers is believed: nothing is stored of it.

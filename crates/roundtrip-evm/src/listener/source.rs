@@ -226,6 +226,12 @@ impl EvmSource {
         read.into_iter().map(block).collect()
     }
 
+    /// The logs of one block, as the first node that answers shows them.
+    pub(super) async fn logs_at(&self, height: Height) -> Result<Vec<WireLog>, SourceError> {
+        let read = self.first(self.in_order(), |node| Box::pin(node.read(height, height, &self.watches))).await?;
+        Ok(read.into_iter().flat_map(|(_, logs)| logs).collect())
+    }
+
     /// What the logs of one transaction ask for.
     pub(super) fn asks(&self, logs: &[WireLog]) -> Vec<NewRequest> {
         self.shown(logs, &mut Json::default()).0
@@ -374,9 +380,14 @@ impl BlockSource for EvmSource {
 
     fn nodes(&self) -> Vec<SourceNode> {
         let now = tokio::time::Instant::now();
-        let node = |node: &Arc<Node>| SourceNode {
-            name: node.endpoint.rpc.name().to_owned(),
-            healthy: node.endpoint.health().is_good(now),
+        let node = |node: &Arc<Node>| {
+            let health = node.endpoint.health();
+            SourceNode {
+                name: node.endpoint.rpc.name().to_owned(),
+                healthy: health.is_good(now),
+                asked: health.asked(now),
+                answered: health.last_answer(now),
+            }
         };
         self.nodes.iter().map(node).collect()
     }

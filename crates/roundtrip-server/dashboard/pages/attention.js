@@ -1,80 +1,87 @@
 // What needs a person, each with the button that mends it.
 
 import { h } from "../dom.js";
-import { at, get, operates, post } from "../api.js";
-import { confirm, laneLink, routeLink, shortened } from "../parts.js";
+import { operates } from "../api.js";
+import { act, laneLink, routeLink, shortened } from "../parts.js";
 import { ago, count, date, plural, span } from "../words.js";
+import { advise, diagnosis, finding, fund } from "./doctor.js";
+import { resumeLane, turn } from "./orders.js";
 
-/** How often the doctor is asked, who calls nodes and may take long. */
-const DOCTOR_MS = 30_000;
 /** Items that are shown at once. */
 const SHOWN = 5;
 /** A listener of another process whose chain's newest stored block is older than this is told of. */
 const OLD_MS = 600_000;
 /** So many blocks that are not read are a backlog. */
 const LATE_BLOCKS = 20;
+/** What the doctor finds that routes, lanes and listeners tell of themselves, and sooner. */
+const TOLD = new Set([
+  "well",
+  "route_full",
+  "route_paused",
+  "dead_letters",
+  "lane_paused",
+  "lane_quarantined",
+  "lane_unfunded",
+  "lane_stopped",
+  "fee_cap",
+  "listener_halted",
+  "listener_waits",
+  "listener_behind",
+  "listener_old",
+]);
 
-const simple = (label, title, text, path, told, refresh, body) => async () => {
-  if (
-    await confirm({
-      title,
-      text,
-      action: label,
-      work: async () => {
-        await post(path, body);
-        return told;
-      },
-    })
-  )
-    refresh();
-};
+const look = (href, word = "Look") => h("a", { class: "button", href }, word);
+const lanePage = (name, slot) => `#/lanes/${encodeURIComponent(name)}${slot === undefined ? "" : `/${slot}`}`;
+const listed = (route, state) => `#/requests?route=${encodeURIComponent(route)}&state=${state}`;
+const press = (label, onclick) => h("button", { type: "button", onclick }, label);
 
-let diagnosis = { at_ms: 0, findings: [] };
-
-/** What the doctor found last; a page does not wait for the next look. */
-export function findings(refresh) {
-  if (Date.now() - diagnosis.at_ms > DOCTOR_MS) {
-    diagnosis.at_ms = Date.now();
-    get(at(["doctor"])).then(
-      ({ findings: found }) => {
-        diagnosis = { at_ms: Date.now(), findings: found };
-        refresh();
-      },
-      () => {},
-    );
-  }
-  return diagnosis.findings;
+/** Where more is seen of what the doctor found. */
+function ways({ kind, name }) {
+  if (["unreached", "no_worker", "tool_away"].includes(kind)) return [look(listed(name, "held,queued"), "What waits")];
+  if (kind === "undelivered") return [look(listed(name, "ready"), "What waits")];
+  if (kind === "route_filling") return [look(`#/requests?route=${encodeURIComponent(name)}`, "What is there")];
+  if (kind === "not_mined") return [look("#/lanes", "Lanes")];
+  if (["lane_gap", "slot_stuck", "key_lost", "key_away", "balance_unknown"].includes(kind)) return [look(lanePage(name), `Lane ${name}`)];
+  if (kind.startsWith("node_")) return [look("#/listeners", "Listeners")];
+  return [];
 }
 
-/** What the doctor says of what no page has a button for: the store, nodes and accounts. */
-function doctors(refresh) {
-  const beyond = (about) => /^(store|node|account)/.test(about);
-  return findings(refresh)
-    .filter((one) => one.level !== "well" && beyond(one.about))
-    .map((one) => {
-      const lane = /^account of lane (.+)$/.exec(one.about)?.[1];
-      return {
-        level: one.level === "bad" ? "bad" : "warn",
-        key: `doctor ${one.about} ${one.found}`,
-        text: [h("strong", {}, one.about), ": ", shortened(one.found), one.to_do && h("span", { class: "quiet" }, `; ${one.to_do}`)],
-        button: lane && h("a", { class: "button", href: `#/lanes/${encodeURIComponent(lane)}` }, "Look"),
-      };
-    });
+/** A button that says what to do about what the doctor found, or without it leads to where it shows. */
+const advice = (found, refresh, href) => (found ? press("What to do", () => advise(found, refresh, ...ways(found))) : href && look(href));
+
+/** What the doctor alone can tell: the store, tools, deliveries, nodes and accounts. Pure, but for its buttons. */
+export function doctors({ findings }, lanes, refresh) {
+  const silent = findings.some((one) => one.kind === "node_silent" && one.level === "bad");
+  // Where no node answers, that no node told something is no news.
+  const isNews = ({ kind }) => !TOLD.has(kind) && !(silent && ["balance_unknown", "node_poor"].includes(kind));
+  const lane = (name) => lanes.find((one) => one.name === name) ?? { name };
+  return findings
+    .filter(isNews)
+    .filter(({ kind, name }) => kind !== "balance_low" || lane(name).status !== "unfunded")
+    .map((one) => ({
+      level: one.level === "bad" ? "bad" : "warn",
+      key: `doctor ${one.kind} ${one.about}`,
+      text: [h("strong", {}, one.about), ": ", shortened(one.found)],
+      button: one.kind === "balance_low" ? press("Fund it", () => fund(lane(one.name), refresh)) : advice(one, refresh),
+    }));
 }
 
-/** What is wrong with a listener, if anything. One at the head of a chain that stands still is not late. */
+/** What is wrong with a listener, and what the doctor calls it; one at the head of a chain that stands still is not late. Pure. */
 function held(one) {
-  if (one.state === "halted") return `stopped: ${one.detail ?? "a person must look"}`;
-  if (one.state === "waits") return `waits: ${one.detail ?? "its chain does not answer"}`;
-  if (one.behind_blocks > LATE_BLOCKS) return `is ${plural(one.behind_blocks, "block")} behind its chain`;
-  if (one.behind_blocks === undefined && one.behind_ms > OLD_MS) return `has read nothing newer than ${span(one.behind_ms)}`;
+  if (one.state === "halted") return ["listener_halted", `stopped: ${one.detail ?? "a person must look"}`];
+  if (one.state === "waits") return ["listener_waits", `waits: ${one.detail ?? "its chain does not answer"}`];
+  if (one.behind_blocks > LATE_BLOCKS) return ["listener_behind", `is ${plural(one.behind_blocks, "block")} behind its chain`];
+  if (one.behind_blocks === undefined && one.behind_ms > OLD_MS)
+    return ["listener_old", `has read nothing newer than ${span(one.behind_ms)}`];
   return null;
 }
 
 /** Everything that does not go on by itself, worst first. */
 export function attention({ counts, routes, lanes, listeners }, refresh) {
   const items = [];
+  const found = diagnosis(refresh);
   for (const lane of lanes.filter((one) => one.status !== "active")) items.push(laneItem(lane, refresh));
+  for (const lane of lanes.filter((one) => one.at_fee_cap !== undefined)) items.push(capItem(lane, refresh));
   const dead = counts.filter((found) => found.state === "dead");
   if (dead.length) items.push(deadItem(dead));
   for (const route of routes.filter((one) => one.paused)) {
@@ -83,33 +90,17 @@ export function attention({ counts, routes, lanes, listeners }, refresh) {
       level: "warn",
       key: `route ${route.name}`,
       text: ["Route ", routeLink(route.name), " is ", h("strong", {}, "paused"), waiting ? `; ${count(waiting)} wait for a worker` : ""],
-      button:
-        operates() &&
-        h(
-          "button",
-          {
-            type: "button",
-            onclick: simple(
-              "Resume",
-              `Resume ${route.name}?`,
-              "Workers get its requests again.",
-              at(["routes", route.name, "resume"]),
-              `${route.name} goes on`,
-              refresh,
-            ),
-          },
-          "Resume",
-        ),
+      button: act("Resume", () => turn(route.name, "resume", refresh)),
     });
   }
   for (const one of listeners) {
-    const trouble = held(one);
-    if (!trouble) continue;
+    const [kind, trouble] = held(one) ?? [];
+    if (!kind) continue;
     items.push({
       level: one.state === "halted" ? "bad" : "warn",
       key: `listener ${one.name}`,
       text: ["Listener ", h("strong", {}, one.name), ` ${trouble}`],
-      button: h("a", { class: "button", href: "#/listeners" }, "Look"),
+      button: advice(finding(kind, one.name), refresh, "#/listeners"),
     });
   }
   for (const route of routes) {
@@ -119,10 +110,10 @@ export function attention({ counts, routes, lanes, listeners }, refresh) {
         level: "bad",
         key: `full ${route.name}`,
         text: ["Route ", routeLink(route.name), ` is full: ${count(live)} live requests, and it pushes back`],
-        button: h("a", { class: "button", href: `#/routes/${encodeURIComponent(route.name)}` }, "Look"),
+        button: advice(finding("route_full", route.name), refresh, `#/routes/${encodeURIComponent(route.name)}`),
       });
   }
-  items.push(...doctors(refresh));
+  items.push(...doctors(found, lanes, refresh));
   return items.sort((a, b) => (a.level === b.level ? 0 : a.level === "bad" ? -1 : 1));
 }
 
@@ -142,45 +133,40 @@ function deadItem(dead) {
       most.length > 3 && " and others",
       `; the oldest came in ${ago(oldest_at_ms)}`,
     ],
-    button: h("a", { class: "button", href: `#/dead${only}` }, operates() ? "Review and retry" : "Review"),
+    button: look(`#/dead${only}`, operates() ? "Review and retry" : "Review"),
   };
 }
 
+const ofLane = (lane, level, text, button) => ({
+  level,
+  key: `lane ${lane.name}`,
+  text: ["Lane ", laneLink(lane.name), " ", text].flat(),
+  button,
+});
+
 function laneItem(lane, refresh) {
-  const resume =
-    operates() &&
-    h(
-      "button",
-      {
-        type: "button",
-        onclick: simple(
-          "Resume",
-          `Resume ${lane.name}?`,
-          "It takes new transactions again.",
-          at(["lanes", lane.name, "resume"]),
-          `${lane.name} goes on`,
-          refresh,
-        ),
-      },
-      "Resume",
-    );
-  const look = h("a", { class: "button", href: `#/lanes/${encodeURIComponent(lane.name)}` }, "Look");
-  const item = (level, text, button) => ({
-    level,
-    key: `lane ${lane.name}`,
-    text: ["Lane ", laneLink(lane.name), " ", text].flat(),
-    button,
-  });
+  const resume = act("Resume", () => resumeLane(lane.name, refresh)) || look(lanePage(lane.name));
   switch (lane.status) {
     case "paused":
-      return item("warn", ["is ", h("strong", {}, "paused"), `: ${lane.reason ?? ""}`], resume);
+      return ofLane(lane, "warn", ["is ", h("strong", {}, "paused"), `: ${lane.reason ?? ""}`], resume);
     case "quarantined":
-      return item("warn", ["is in ", h("strong", {}, "quarantine"), ` until ${date(lane.until_ms)}`], resume);
-    case "unfunded":
-      return item("bad", [h("strong", {}, "cannot pay"), `: ${lane.reason ?? ""}. Fund its account; it goes on by itself`], look);
-    default:
-      return item("bad", [h("strong", {}, "is stopped"), ": the chain has seen more of it than the store remembers"], look);
+      return ofLane(lane, "warn", ["is in ", h("strong", {}, "quarantine"), ` until ${date(lane.until_ms)}`], resume);
+    case "unfunded": {
+      const button = press("Fund it", () => fund(lane, refresh));
+      return ofLane(lane, "bad", [h("strong", {}, "cannot pay"), `: ${lane.reason ?? ""}`], button);
+    }
+    default: {
+      const button = look(lanePage(lane.name), operates() ? "Rebuild" : "Look");
+      return ofLane(lane, "bad", [h("strong", {}, "is stopped"), ": the chain has seen more of it than the store remembers"], button);
+    }
   }
+}
+
+/** A slot that pays all that it may holds up all above it. */
+function capItem(lane, refresh) {
+  const text = [h("strong", {}, `pays all that it may`), ` on slot ${count(lane.at_fee_cap)}, and is not mined; what is above it waits`];
+  const button = advice(finding("fee_cap", lane.name), refresh, lanePage(lane.name, lane.at_fee_cap));
+  return { ...ofLane(lane, "bad", text, button), key: `cap ${lane.name}` };
 }
 
 export const list = (items) =>

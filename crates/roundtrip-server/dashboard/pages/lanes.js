@@ -5,17 +5,18 @@ import { Problem, at, get, post } from "../api.js";
 import { act, command, confirm, copyable, empty, facts, head, json, laneLink } from "../parts.js";
 import { requestLink, section, shortened, status, trail } from "../parts.js";
 import { noSuch } from "../faults.js";
-import { brief, count, date, gwei, plural, time } from "../words.js";
-import { findings } from "./attention.js";
+import { amount, brief, count, date, gwei, plural, time } from "../words.js";
+import { accountOf, diagnosis, finding, fund, missing } from "./doctor.js";
+import { resumeLane } from "./orders.js";
 import { legend, strip } from "./slots.js";
 
 const KINDS = { active: "good", paused: "warn", quarantined: "warn", unfunded: "bad", stopped: "bad" };
 /** Lanes whose slots are drawn in the list. */
 const DRAWN_MAX = 32;
 
-export const page = (given) => (given.rest.length ? one(given, given.rest[0], given.rest[1]) : all());
+export const page = (given) => (given.rest.length ? one(given, given.rest[0], given.rest[1]) : all(given));
 
-const all = () => ({
+const all = ({ refresh }) => ({
   title: "Lanes",
   load: async () => {
     const { lanes } = await get(at(["lanes"]));
@@ -49,6 +50,7 @@ const all = () => ({
               facts([
                 ["Under way", `${count(lane.under_way)} of ${count(lane.window)}`],
                 ["Settled below", count(lane.settled)],
+                ...account(lane, refresh),
                 ["Owner", owner(lane)],
               ]),
             ),
@@ -60,6 +62,25 @@ const all = () => ({
 function owner(lane) {
   if (!lane.owner) return "nobody sends on it now";
   return h("span", { title: `${lane.owner.name}, until ${date(lane.owner.until_ms)}` }, lane.owner.name);
+}
+
+/** Whose account it is, and what that has. */
+function account(lane, refresh) {
+  const { at_ms } = diagnosis(refresh);
+  const found = accountOf(lane.name) ?? {};
+  const address = found.address ?? lane.account;
+  const told = (wei) => amount(wei, found.currency);
+  const why = (finding("key_away", lane.name) ?? finding("balance_unknown", lane.name))?.found;
+  const lacks = missing(found) !== null;
+  const balance =
+    found.balance === undefined
+      ? h("span", { class: "quiet" }, why ? shortened(why) : at_ms ? "not known" : "asking")
+      : [told(found.balance), lacks && [" ", status("low", "warn")]];
+  return [
+    ["Account", address && copyable(address, brief(address, 8))],
+    ["Balance", balance],
+    ["Should have", found.least !== undefined && h("span", { title: "balance_min_gwei, or what a full window of transactions costs now" }, told(found.least))],
+  ].filter(([, value]) => value);
 }
 
 function one({ refresh }, name, chosen) {
@@ -81,18 +102,19 @@ function one({ refresh }, name, chosen) {
         trail("#/lanes", "Lanes"),
         head(name, [status(lane.status, KINDS[lane.status] ?? "calm"), ` sends answers to ${lane.destination}`], actions(lane, refresh)),
         lane.reason && h("p", { class: "note" }, lane.reason),
+        lane.at_fee_cap !== undefined &&
+          h(
+            "p",
+            { class: "note" },
+            `Slot ${count(lane.at_fee_cap)} pays all that it may and is not mined; what is above it waits. ${finding("fee_cap", name)?.to_do ?? ""}`,
+          ),
         section("Window", legend(lane), h("div", { class: "card" }, strip(lane, chosen))),
         facts(
           [
             ["Under way", `${count(lane.under_way)} of ${count(lane.window)}`],
             ["Next slot", count(lane.next)],
             ["Settled below", count(lane.settled)],
-            [
-              "Account",
-              findings(refresh)
-                .filter((one) => one.about === `account of lane ${name}`)
-                .map((one) => h("div", {}, shortened(one.found))),
-            ],
+            ...account(lane, refresh),
             ["Owner", owner(lane)],
             lane.owner && ["Its seat", `until ${time(lane.owner.until_ms)}, or renewed`],
             lane.until_ms && ["Quarantine ends", date(lane.until_ms)],
@@ -185,8 +207,10 @@ function actions(lane, refresh) {
       },
       (form) => (form.get("reason") ? { reason: form.get("reason") } : {}),
     );
-  const resume = () => order("resume", { title: `Resume ${lane.name}?`, text: "It takes new transactions again.", action: "Resume" });
-  const buttons = lane.status === "paused" || lane.status === "quarantined" ? [act("Resume", resume, "primary")] : [act("Pause", pause)];
+  const held = ["paused", "quarantined"].includes(lane.status);
+  const buttons = [held ? act("Resume", () => resumeLane(lane.name, refresh), "primary") : act("Pause", pause)];
+  if (lane.status === "unfunded")
+    buttons.push(h("button", { type: "button", class: "primary", onclick: () => fund(lane, refresh) }, "Fund it"));
   if (lane.status === "stopped")
     buttons.unshift(
       act("Rebuild", () => rebuild(lane, refresh), "primary"),

@@ -3,7 +3,7 @@
 import { h } from "../dom.js";
 import { at, get } from "../api.js";
 import { command, empty, facts, head, status } from "../parts.js";
-import { count, plural, span } from "../words.js";
+import { ago, count, now, plural, span } from "../words.js";
 
 const STATES = {
   following: ["following", "good"],
@@ -13,6 +13,8 @@ const STATES = {
 };
 /** Blocks shown to the left of the cursor. */
 const BEHIND = 8;
+/** What was last seen longer ago is not how it is now. */
+const STALE_MS = 60_000;
 
 export const page = () => ({
   title: "Listeners",
@@ -31,8 +33,6 @@ export const page = () => ({
 
 function card(one) {
   const [word, kind] = STATES[one.state] ?? [one.state, "calm"];
-  const lag =
-    one.behind_blocks === undefined ? null : one.behind_blocks === 0 ? "at the head" : `${plural(one.behind_blocks, "block")} behind`;
   return h(
     "article",
     { class: "card", "data-key": one.name },
@@ -45,8 +45,8 @@ function card(one) {
         ["Stored and final up to", one.cursor !== undefined && count(one.cursor)],
         ["Read up to", one.read_to !== undefined && count(one.read_to)],
         ["Chain's final block", one.finalized !== undefined && count(one.finalized)],
-        ["Chain's head", one.head !== undefined && count(one.head)],
-        ["Lag", lag],
+        ["Chain's head", one.head !== undefined && [count(one.head), isStale(one) && h("span", { class: "quiet" }, `, ${ago(one.looked_at_ms)}`)]],
+        ["Lag", lag(one)],
         ["Newest block read", one.behind_ms !== undefined && `${span(one.behind_ms)} old`],
       ].filter(([, value]) => value !== false),
     ),
@@ -54,22 +54,33 @@ function card(one) {
       h(
         "ul",
         { class: "nodes", "aria-label": "Nodes" },
-        one.nodes.map((node) =>
-          h(
-            "li",
-            { class: node.healthy ? "good" : "bad" },
-            h("span", { class: "mono" }, node.name),
-            h("span", { class: "quiet" }, standing(node, one)),
-          ),
-        ),
+        one.nodes.map((node) => {
+          const [kind, said] = standing(node);
+          return h("li", { class: kind }, h("span", { class: "mono" }, node.name), h("span", { class: "quiet" }, said));
+        }),
       ),
   );
 }
 
-/** A node without failures may just not have been asked; only one that is alone surely was. */
-function standing(node, { nodes, state }) {
-  if (!node.healthy) return "does not answer well";
-  return nodes.length === 1 && state === "following" ? "answers" : "no failure, or not asked lately";
+/** Whether its chain has not shown for a while how far it is. */
+const isStale = ({ looked_at_ms }) => looked_at_ms !== undefined && now() - looked_at_ms > STALE_MS;
+
+/** How far behind its chain it is; without an answer of the chain, how far it was. Pure, but for the time. */
+export function lag(one) {
+  if (one.behind_blocks === undefined) return null;
+  const said = one.behind_blocks === 0 ? "at the head" : `${plural(one.behind_blocks, "block")} behind`;
+  if (isStale(one)) return `not known; ${said} ${ago(one.looked_at_ms)}`;
+  return one.state === "following" || one.looked_at_ms === undefined ? said : `${said} ${ago(one.looked_at_ms)}`;
+}
+
+/** How a node did, and since when: one that was never asked is neither well nor ill. Pure, but for the time. */
+export function standing({ healthy, asked_at_ms, answered_at_ms }) {
+  if (asked_at_ms === undefined) return ["idle", "not asked yet: those before it answer"];
+  const last = answered_at_ms === undefined ? "never answered yet" : `last answered ${ago(answered_at_ms)}`;
+  if (!healthy) return ["bad", `does not answer well; ${last}`];
+  if (answered_at_ms === undefined || answered_at_ms < asked_at_ms) return ["warn", `did not answer ${ago(asked_at_ms)}; ${last}`];
+  if (now() - asked_at_ms > STALE_MS) return ["idle", `${last}, and was not asked since`];
+  return ["good", `answers; ${last}`];
 }
 
 /** Cursor, final block and head on one line. */

@@ -5,7 +5,7 @@ import { at, get, getRequest, post } from "../api.js";
 import { act, badge, confirm, empty, head, json, requestLink, status, table, trail } from "../parts.js";
 import { noSuch } from "../faults.js";
 import { ago, count, plural, span, stateOn } from "../words.js";
-import { turn } from "./routes.js";
+import { turn } from "./orders.js";
 
 /** Arena's states, and which of ours they are. */
 const TABS = [
@@ -18,6 +18,8 @@ const TABS = [
 ];
 /** Jobs that are shown at once. */
 const JOBS = 50;
+/** Those that ended, of which only little is shown. */
+const ENDED = 100;
 const NEXT = {
   waiting: "Nothing waits for a worker.",
   active: "No worker has anything of it in hand.",
@@ -32,15 +34,24 @@ export const page = (given) => (given.rest.length ? one(given, given.rest[0], gi
 /** Answers that are kept for whoever asks are done: in Arena's words they are completed. */
 const statesOf = (route, states) => states.filter((state) => stateOn(route, state) !== "kept");
 const sum = (counts, states) => counts.filter((found) => states.includes(found.state)).reduce((total, found) => total + found.requests, 0);
+/** How many jobs of a queue a tab has: those that are done and kept are completed, too. Pure. */
+function jobsIn(tab, route, counts, totals) {
+  const states = TABS.find(([known]) => known === tab)[1];
+  if (states) return sum(counts, statesOf(route, states));
+  const ended = totals.find((one) => one.route === route.name)?.requests ?? 0;
+  return ended + (route.delivery === "keep" ? sum(counts, ["ready"]) : 0);
+}
+/** What a count of those that are completed is of. */
+const SINCE = "Since this process began to read the journal, or kept for whoever asks";
 const link = (queue, tab) => `#/queues/${encodeURIComponent(queue)}/${tab}`;
 
 const all = () => ({
   title: "Queues",
   load: async () => {
-    const [routes, counts] = await Promise.all([get(at(["routes"])), get(at(["counts"]))]);
-    return { routes: routes.routes, counts: counts.counts };
+    const [routes, counts, ended] = await Promise.all([get(at(["routes"])), get(at(["counts"])), get(at(["ended"], { limit: 1 }))]);
+    return { routes: routes.routes, counts: counts.counts, totals: ended.totals };
   },
-  view: ({ routes, counts }) => [
+  view: ({ routes, counts, totals }) => [
     head("Queues", "Every route is a queue. This is the same as Routes, in the words of Bull and Arena."),
     routes.length === 0
       ? empty("No queue is defined yet.", "A route in the configuration is one.")
@@ -48,7 +59,7 @@ const all = () => ({
           [
             { name: "Queue" },
             { name: "State" },
-            ...TABS.slice(0, 5).map(([tab]) => ({ name: tab[0].toUpperCase() + tab.slice(1), number: true })),
+            ...TABS.map(([tab]) => ({ name: tab[0].toUpperCase() + tab.slice(1), number: true })),
           ],
           routes.map((route) => {
             const own = counts.filter((found) => found.route === route.name);
@@ -57,9 +68,9 @@ const all = () => ({
               cells: [
                 h("a", { href: link(route.name, "waiting") }, route.name),
                 route.paused ? status("paused", "warn") : status("running", "good"),
-                ...TABS.slice(0, 5).map(([tab, states]) => {
-                  const n = sum(own, statesOf(route, states));
-                  return h("a", { href: link(route.name, tab), class: n === 0 && "zero" }, count(n));
+                ...TABS.map(([tab]) => {
+                  const n = jobsIn(tab, route, own, totals);
+                  return h("a", { href: link(route.name, tab), class: n === 0 && "zero", title: tab === "completed" && SINCE }, count(n));
                 }),
               ],
             };
@@ -86,15 +97,16 @@ function one({ refresh }, name, tab) {
       const kept = route?.delivery === "keep";
       const wanted = tab === "completed" ? kept && ["ready"] : states && statesOf(route, states);
       const live = wanted?.length ? await get(at(["requests"], { route: name, state: wanted.join(), limit: JOBS })) : { requests: [] };
-      const ended = tab === "completed" ? (await get(at(["ended"], { route: name }))).requests : [];
+      const ended = await get(at(["ended"], { route: name, limit: tab === "completed" ? ENDED : 1 }));
       return {
         route,
         counts: counts.filter((one) => one.route === name),
-        jobs: [...live.requests, ...ended],
+        jobs: [...live.requests, ...(tab === "completed" ? ended.requests : [])],
+        totals: ended.totals,
         more: live.next && wanted,
       };
     },
-    view: ({ route, counts, jobs, more }) => {
+    view: ({ route, counts, totals, jobs, more }) => {
       if (!route) return noSuch("queue", name, "#/queues");
       return [
         trail("#/queues", "Queues"),
@@ -109,12 +121,12 @@ function one({ refresh }, name, tab) {
         h(
           "nav",
           { class: "tabs", "aria-label": "Jobs" },
-          TABS.map(([known, of]) =>
+          TABS.map(([known]) =>
             h(
               "a",
-              { href: link(name, known), "aria-current": known === tab && "page" },
+              { href: link(name, known), "aria-current": known === tab && "page", title: known === "completed" && SINCE },
               known,
-              of && h("span", { class: "quiet" }, count(sum(counts, statesOf(route, of)))),
+              h("span", { class: "quiet" }, count(jobsIn(known, route, counts, totals))),
             ),
           ),
         ),

@@ -3,7 +3,8 @@
 import { h } from "../dom.js";
 import { Problem, at, bytes, get, getRequest, post } from "../api.js";
 import { noRequest } from "../faults.js";
-import { act, badge, confirm, copyable, facts, head, json, laneLink, routeLink, section, slotLink, trail, trouble } from "../parts.js";
+import { act, badge, confirm, copyButton, copyable, facts, head, json, laneLink, routeLink, section, slotLink } from "../parts.js";
+import { trail, trouble } from "../parts.js";
 import { CLASSES, ago, brief, count, date, dump, gwei, plural, span, time } from "../words.js";
 import { attemptView, called } from "./lanes.js";
 
@@ -21,6 +22,14 @@ export function page({ rest: [id], refresh }) {
     if (hash && !carriers.has(hash)) carriers.set(hash, await get(at(["transactions", hash])).catch(() => null));
     return carriers.get(hash);
   };
+  /** The transactions that asked for it, once its chain was asked for them. */
+  let askers = null;
+  const look = async (request) => {
+    if (askers || !request?.occurrences?.some((shown) => shown.origin)) return;
+    askers = { transactions: [], silent: [] };
+    askers = await get(at(["requests", id, "asked_by"])).catch(() => null);
+    refresh();
+  };
   return {
     title: `Request ${brief(id)}`,
     wants: (_, data) => data.includes(id),
@@ -33,6 +42,7 @@ export function page({ rest: [id], refresh }) {
       const lane = request?.lane && (await orNone(get(at(["lanes", request.lane]))));
       const parcel = lane?.parcels?.find((found) => found.nonce === request.nonce);
       const home = routes.find((found) => found.name === request.route);
+      look(request);
       return { request, entries: timeline.entries, parcel, home, carrier: mined ? await carrier(mined) : null };
     },
     view: ({ request, entries, parcel, home, carrier }) => {
@@ -75,7 +85,7 @@ export function page({ rest: [id], refresh }) {
               h("span", { class: "quiet" }, `${span(entries[entries.length - 1].at_ms - entries[0].at_ms)} from first to last`),
             timeline(entries),
           ),
-          section("Facts", null, details(request ?? {}, id, entries)),
+          section("Facts", null, details(request ?? {}, id, entries, askers)),
         ),
         live &&
           section(
@@ -205,7 +215,15 @@ const moment = (found) =>
 /** The trace id inside a trace context. */
 const traceId = (trace) => /^[0-9a-f]{2}-([0-9a-f]{32})-/.exec(trace)?.[1] ?? trace;
 
-const details = (request, id, entries) => {
+/** A transaction by its hash; what it asks for is a step away. */
+const transactionLink = (hash) => h("a", { class: "mono", href: `#/requests?q=${hash}`, title: hash }, brief(hash, 8));
+
+const askedBy = ({ transactions, silent }) => [
+  ...transactions.map(({ hash }) => h("div", { class: "copyable" }, transactionLink(hash), copyButton(hash))),
+  ...(silent.length ? [h("span", { class: "quiet", title: silent.join("; ") }, "its chain does not say now")] : []),
+];
+
+const details = (request, id, entries, askers) => {
   const admitted_at_ms = request.admitted_at_ms ?? entries.find((entry) => entry.event === "admitted")?.at_ms;
   return facts([
     ["Id", copyable(id, brief(id, 8))],
@@ -219,6 +237,7 @@ const details = (request, id, entries) => {
         ?.filter((found) => found.origin)
         .map((found) => h("div", { title: found.id }, `block ${count(found.height)} of ${found.origin}`)),
     ],
+    ["Asked by", askers && askedBy(askers)],
     ["Worker", request.worker && `${request.worker}, until ${time(request.leased_until_ms)}`],
     ["Lane", request.lane && [laneLink(request.lane), `, slot ${request.nonce}`]],
     [

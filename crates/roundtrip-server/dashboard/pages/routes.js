@@ -1,12 +1,13 @@
 // Routes: their policies, where their requests are, and how fast they move.
 
 import { h } from "../dom.js";
-import { at, get, post } from "../api.js";
+import { at, get } from "../api.js";
 import { box, chosenRange, drawHistory, ranges } from "../chart.js";
-import { act, badge, confirm, empty, facts, head, section, shares, status, table, trail } from "../parts.js";
+import { act, badge, empty, facts, head, section, shares, status, table, trail } from "../parts.js";
 import { age, count, plural, span } from "../words.js";
 import { noSuch } from "../faults.js";
 import { told } from "./flow.js";
+import { turn } from "./orders.js";
 import { parts, partsLegend, routesTable } from "./overview.js";
 
 export const page = (given) => (given.rest.length ? one(given, given.rest[0]) : all());
@@ -24,24 +25,6 @@ const all = () => ({
       : empty("No route is defined yet.", "Add one to the configuration; docs/configuration.md has every key."),
   ],
 });
-
-/** Pauses or resumes, after a question. */
-export async function turn(route, order, refresh) {
-  const said =
-    order === "pause"
-      ? {
-          title: `Pause ${route}?`,
-          text: "Workers get none of its requests any longer. What they have in hand goes on, and new requests still come in.",
-          action: "Pause",
-          told: `${route} is paused`,
-        }
-      : { title: `Resume ${route}?`, text: "Workers get its requests again.", action: "Resume", told: `${route} goes on` };
-  const work = async () => {
-    await post(at(["routes", route, order]));
-    return said.told;
-  };
-  if (await confirm({ ...said, work })) refresh();
-}
 
 /** The requests of a route in a state; what is kept is ready, in the words of the API. */
 const inState = (route, state) => `#/requests?route=${encodeURIComponent(route)}&state=${state === "kept" ? "ready" : state}`;

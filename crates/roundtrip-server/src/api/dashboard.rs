@@ -58,7 +58,7 @@ macro_rules! files {
 }
 
 /// All of it; the first is what is served at `/`, the second at `/docs`.
-static FILES: [File; 27] = files![
+static FILES: [File; 29] = files![
     "index.html" HTML,
     "docs.html" HTML,
     "docs.js" SCRIPT,
@@ -74,6 +74,8 @@ static FILES: [File; 27] = files![
     "pages/overview.js" SCRIPT,
     "pages/flow.js" SCRIPT,
     "pages/attention.js" SCRIPT,
+    "pages/doctor.js" SCRIPT,
+    "pages/orders.js" SCRIPT,
     "pages/routes.js" SCRIPT,
     "pages/listeners.js" SCRIPT,
     "pages/lanes.js" SCRIPT,

@@ -1,8 +1,10 @@
-//! Transactions by their hashes: which requests they ask for, whose answers they carry, what they say.
+//! Transactions by their hashes: which requests they ask for, whose answers they carry, what they say;
+//! and of a request, the transactions that ask for it.
 //!
 //! ```text
 //!   hash ──▶ lanes, then what the journal told ──▶ whose answers it carries
 //!     └────▶ the chains: its receipt ──▶ events ──▶ ids of requests ──▶ how the store has them
+//!   request ──▶ the blocks that it was seen in ──▶ events ──▶ their transactions
 //! ```
 //!
 //! Failure modes: a chain that does not answer shows nothing; whoever asks is told so, if nothing
@@ -15,6 +17,7 @@ use axum::Json;
 use axum::extract::State;
 use futures_util::future::join_all;
 use roundtrip::store::ReadExt;
+use roundtrip::store::query::{Found, OccurrenceView};
 use roundtrip::words::{AttemptHash, RequestId};
 use roundtrip_evm::listener::Asked;
 use roundtrip_evm::sender::Signed;
@@ -26,12 +29,15 @@ use super::Api;
 use super::lanes::WireSigned;
 use super::path::Path;
 use super::problem::Problem;
+use super::requests::gone;
 use super::views::{State as WireState, WireRequest};
 
 /// How long chains have to show a transaction.
 const SHOWN_WITHIN: Duration = Duration::from_secs(5);
 /// Requests of one transaction that are told of.
 const ASKS_MAX: usize = 500;
+/// Events of one request whose transactions are looked for.
+const SHOWN_MAX: usize = 8;
 
 /// The chains, for whoever knows a transaction's hash and nothing else.
 #[derive(Default)]
@@ -62,6 +68,28 @@ impl Explorer {
             match answer {
                 Ok(asked) => found.extend(asked),
                 Err(why) => silent.push(why),
+            }
+        }
+        silent.dedup();
+        (found, silent)
+    }
+
+    /// The transactions that show one of these occurrences; and why some could not be told.
+    async fn asking(&self, occurrences: &[OccurrenceView]) -> (Vec<WireAsker>, Vec<String>) {
+        let placed = occurrences.iter().filter_map(|shown| Some((shown.id, shown.place.as_ref()?)));
+        let (mut found, mut silent) = (Vec::new(), Vec::new());
+        for (occurrence, place) in placed.take(SHOWN_MAX) {
+            for (chain, source) in self.sources.iter().filter(|(chain, _)| chain == place.origin.as_str()) {
+                let asking = source.asking(place.height, occurrence);
+                match tokio::time::timeout(SHOWN_WITHIN, asking).await {
+                    Ok(Ok(None)) => continue,
+                    Ok(Ok(Some(hash))) => {
+                        found.push(WireAsker { hash: hash.to_string(), chain: chain.clone(), height: place.height.0 });
+                    }
+                    Ok(Err(error)) => silent.push(format!("{chain}: {error}")),
+                    Err(_) => silent.push(format!("{chain}: it does not answer")),
+                }
+                break;
             }
         }
         silent.dedup();
@@ -121,6 +149,49 @@ pub(super) struct WireAsk {
     /// How it stands; absent if it is not stored: not read yet, or forgotten since it ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub state: Option<WireState>,
+}
+
+/// The transactions that ask for a request.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub(super) struct WireAskers {
+    /// In the order in which their events were seen.
+    pub transactions: Vec<WireAsker>,
+    /// Why some could not be told: their chain does not answer.
+    pub silent: Vec<String>,
+}
+
+/// A transaction whose event shows a request.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub(super) struct WireAsker {
+    /// Its hash.
+    pub hash: String,
+    /// On which chain.
+    pub chain: String,
+    /// In the block of this height.
+    pub height: u64,
+}
+
+/// The transactions that ask for a live request, as its chain shows them.
+///
+/// A store keeps the blocks in which a request was seen, not the transactions: those are read from
+/// the chain. None are told of what came by a call or a timer, and of what a reorg took away.
+#[utoipa::path(
+    get, path = "/v1/requests/{id}/asked_by", tag = "requests",
+    params(("id" = String, Path, pattern = "^(0x)?[0-9a-fA-F]{64}$", description = "Which request.")),
+    responses(
+        (status = 200, description = "The transactions.", body = WireAskers),
+        Problem,
+    ),
+)]
+pub(super) async fn asked_by(State(api): State<Api>, Path(id): Path<String>) -> Result<Json<WireAskers>, Problem> {
+    let id = id.parse()?;
+    let occurrences = match api.store.get(id).await? {
+        Some(Found::Live(view, _)) => view.occurrences,
+        Some(Found::Ended(_)) => Vec::new(),
+        None => return Err(gone(id)),
+    };
+    let (transactions, silent) = api.premises.explorer.asking(&occurrences).await;
+    Ok(Json(WireAskers { transactions, silent }))
 }
 
 /// What a transaction carries and asks for, and what it says.

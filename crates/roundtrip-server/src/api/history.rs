@@ -124,6 +124,17 @@ pub(super) struct EndedQuery {
 pub(super) struct WireEnds {
     /// Newest first.
     pub requests: Vec<WireEnd>,
+    /// How many ended on each route since this process began to read the journal, by name.
+    pub totals: Vec<WireTotal>,
+}
+
+/// How many requests of a route ended.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub(super) struct WireTotal {
+    /// The route.
+    pub route: String,
+    /// How many.
+    pub requests: u64,
 }
 
 /// A request that ended.
@@ -166,5 +177,7 @@ pub(super) async fn ended(
         admitted_at_ms: ended.admitted_at.map(|at| at.0),
         ended_at_ms: ended.at.0,
     });
-    Ok(Json(WireEnds { requests: requests.collect() }))
+    let wanted = book.ended_on().filter(|(name, _)| route.as_ref().is_none_or(|route| route == *name));
+    let totals = wanted.map(|(route, requests)| WireTotal { route: route.to_string(), requests });
+    Ok(Json(WireEnds { requests: requests.collect(), totals: totals.collect() }))
 }

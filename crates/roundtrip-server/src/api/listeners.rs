@@ -1,14 +1,15 @@
 //! How far each listener is, and whether it gets on.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use axum::Json;
 use axum::extract::State;
-use roundtrip::listener::{Cursor, Stall};
+use roundtrip::listener::{Cursor, SourceNode, Stall};
 use roundtrip::relay::Following;
 use roundtrip::store::ReadExt;
 use roundtrip::store::query::OriginView;
-use roundtrip::words::ListenerName;
+use roundtrip::words::{ListenerName, UnixMs};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -67,7 +68,10 @@ pub(crate) struct WireListener {
     /// The newest block that the chain showed this process.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub head: Option<u64>,
-    /// How many blocks there are that this process has not read.
+    /// When the chain last showed this process how far it is, in milliseconds since 1970.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub looked_at_ms: Option<u64>,
+    /// How many blocks there were, then, that this process has not read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub behind_blocks: Option<u64>,
     /// How old what was read of the chain is, by whichever listener is furthest, in milliseconds.
@@ -83,8 +87,24 @@ pub(crate) struct WireListener {
 pub(crate) struct WireNode {
     /// Where it is, less what may be a key.
     pub name: String,
-    /// Whether it answered well lately.
+    /// Whether little is held against it: it answered well lately, or was not asked.
     pub healthy: bool,
+    /// When this listener last asked it, in milliseconds since 1970; absent, if it never did. Nodes are
+    /// asked in their order, so that one behind those that answer is asked only when they do not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub asked_at_ms: Option<u64>,
+    /// When it last had an answer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub answered_at_ms: Option<u64>,
+}
+
+impl WireNode {
+    fn of(node: SourceNode, now: UnixMs) -> WireNode {
+        let at =
+            |ago: Option<Duration>| ago.map(|ago| now.0.saturating_sub(ago.as_millis().try_into().unwrap_or(u64::MAX)));
+        let (asked_at_ms, answered_at_ms) = (at(node.asked), at(node.answered));
+        WireNode { name: node.name, healthy: node.healthy, asked_at_ms, answered_at_ms }
+    }
 }
 
 /// What the store and this process know of listeners, together.
@@ -92,6 +112,7 @@ fn listeners_of(
     cursors: &[(ListenerName, Cursor)],
     origins: &[OriginView],
     here: &BTreeMap<String, Following>,
+    now: UnixMs,
 ) -> Vec<WireListener> {
     let cursors: BTreeMap<&str, u64> = cursors.iter().map(|(name, at)| (name.as_str(), at.at.height.0)).collect();
     let mut names: Vec<&str> = cursors.keys().copied().filter(|name| !name.starts_with(LEAD)).collect();
@@ -111,24 +132,25 @@ fn listeners_of(
             read_to: None,
             finalized: None,
             head: None,
+            looked_at_ms: None,
             behind_blocks: None,
             behind_ms: known.and_then(|view| view.behind_ms),
             nodes: Vec::new(),
         };
-        here.get(name).map_or(shown.clone(), |following| followed(shown, following))
+        here.get(name).map_or(shown.clone(), |following| followed(shown, following, now))
     };
     names.into_iter().map(listener).collect()
 }
 
 /// What this process knows of a listener that it runs.
-fn followed(shown: WireListener, following: &Following) -> WireListener {
+fn followed(shown: WireListener, following: &Following, now: UnixMs) -> WireListener {
     let stats = &following.stats;
     let (state, detail) = match stats.stall() {
         None => (ListenerState::Following, None),
         Some(Stall::Waits(why)) => (ListenerState::Waits, Some(why)),
         Some(Stall::Halted(why)) => (ListenerState::Halted, Some(why)),
     };
-    let some = |height: u64| Some(height).filter(|height| *height > 0);
+    let some = |number: u64| Some(number).filter(|number| *number > 0);
     let (head, read_to) = (some(stats.head().0), some(stats.read_to().0));
     let furthest = read_to.max(shown.cursor);
     WireListener {
@@ -137,8 +159,9 @@ fn followed(shown: WireListener, following: &Following) -> WireListener {
         read_to,
         finalized: some(stats.finalized().0),
         head,
+        looked_at_ms: some(stats.looked_at().0),
         behind_blocks: head.map(|head| head.saturating_sub(furthest.unwrap_or(0))),
-        nodes: following.nodes().into_iter().map(|node| WireNode { name: node.name, healthy: node.healthy }).collect(),
+        nodes: following.nodes().into_iter().map(|node| WireNode::of(node, now)).collect(),
         ..shown
     }
 }
@@ -147,7 +170,7 @@ impl Api {
     /// How far each listener is.
     pub(super) async fn listeners(&self) -> Result<Vec<WireListener>, Problem> {
         let (cursors, origins) = (self.store.cursors().await?, self.store.origins().await?);
-        Ok(listeners_of(&cursors, &origins, &self.premises.followers))
+        Ok(listeners_of(&cursors, &origins, &self.premises.followers, self.now()))
     }
 }
 
@@ -167,9 +190,21 @@ pub(super) async fn listeners(State(api): State<Api>) -> Result<Json<Listeners>,
 mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
     use roundtrip::listener::Head;
-    use roundtrip::words::{Height, OriginName, Position, UnixMs};
+    use roundtrip::words::{Height, OriginName, Position};
 
     use super::*;
+
+    #[test]
+    fn a_node_that_was_never_asked_is_told_from_one_that_answered() {
+        let node = |asked, answered| {
+            WireNode::of(SourceNode { name: "a".to_owned(), healthy: true, asked, answered }, UnixMs(10_000))
+        };
+        let told = |node: WireNode| (node.asked_at_ms, node.answered_at_ms);
+        let ago = |seconds| Some(Duration::from_secs(seconds));
+        assert_eq!(told(node(None, None)), (None, None));
+        assert_eq!(told(node(ago(1), None)), (Some(9_000), None));
+        assert_eq!(told(node(ago(1), ago(4))), (Some(9_000), Some(6_000)));
+    }
 
     #[test]
     fn a_listener_is_known_by_its_cursor_and_its_lead_is_not_another() {
@@ -185,7 +220,7 @@ mod tests {
             behind_ms: Some(500),
         };
         let cursors = [cursor("lead:price@main", 8), cursor("price@main", 9), cursor("tick", 3)];
-        let shown = listeners_of(&cursors, &[origin], &BTreeMap::new());
+        let shown = listeners_of(&cursors, &[origin], &BTreeMap::new(), UnixMs(0));
         let told: Vec<_> = shown.iter().map(|l| (l.name.as_str(), l.cursor, l.lead, l.behind_ms)).collect();
         assert_eq!(told, [("price@main", Some(9), Some(8), Some(500)), ("tick", Some(3), None, None)]);
         assert!(shown.iter().all(|listener| listener.state == ListenerState::Elsewhere));

@@ -270,6 +270,7 @@ impl Api {
             .routes(routes!(operate::rebuilding))
             .routes(routes!(requests::list))
             .routes(routes!(requests::timeline))
+            .routes(routes!(explore::asked_by))
             .routes(routes!(bodies::payload))
             .routes(routes!(bodies::response));
         let anybody = OpenApiRouter::new().routes(routes!(dashboard::me)).routes(routes!(docs::document));

@@ -26,7 +26,7 @@ use super::path::Path;
 use super::policies::WireRoute;
 use super::problem::Problem;
 use super::views::{WireCount, WireEntry, WireOrigin};
-use crate::doctor::{self, Finding, Here};
+use crate::doctor::{self, Diagnosis, Here};
 
 /// Updates in one read.
 const PAGE: usize = 256;
@@ -145,13 +145,6 @@ pub(super) async fn metrics(State(api): State<Api>) -> Response {
     api.telemetry.scrape().await
 }
 
-/// What a look at everything came to.
-#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
-pub(crate) struct Diagnosis {
-    /// Worst first.
-    pub findings: Vec<Finding>,
-}
-
 /// Whether all is well with the store, its server, routes, lanes, listeners, nodes and accounts; and
 /// what to do about what is not.
 #[utoipa::path(
@@ -167,7 +160,7 @@ pub(super) async fn doctor(State(api): State<Api>) -> Result<Json<Diagnosis>, Pr
     // What cannot be asked is what it is asked about.
     let listeners = api.listeners().await.map_err(|problem| problem.detail);
     let here = Here { listeners, tools, senders: premises.senders.values().cloned().collect() };
-    Ok(Json(Diagnosis { findings: doctor::examine(&*api.store, here, &premises.outside).await }))
+    Ok(Json(doctor::examine(&*api.store, here, &premises.outside).await))
 }
 
 /// Which updates.

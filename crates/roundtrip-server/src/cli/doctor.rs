@@ -8,8 +8,7 @@ use roundtrip::store::StoreError;
 use super::desk::at;
 use super::given::Reach;
 use super::show;
-use crate::api::watch::Diagnosis;
-use crate::doctor::{Finding, Level};
+use crate::doctor::{Diagnosis, Finding, Kind, Level};
 
 /// The exit code where somebody should look.
 const LOOK: u8 = 3;
@@ -21,7 +20,7 @@ pub(super) async fn examine(reach: &Reach) -> anyhow::Result<ExitCode> {
     let looked = at(reach, async |desk| Ok((desk.get("/v1/doctor").await?, desk.is_instance()))).await;
     let (mut found, runs): (Diagnosis, bool) = match looked {
         Err(error) if matches!(error.downcast_ref(), Some(StoreError::Unreachable { .. })) => {
-            (Diagnosis { findings: vec![away(&error)] }, false)
+            (Diagnosis { findings: vec![away(&error)], accounts: Vec::new() }, false)
         }
         looked => looked?,
     };
@@ -42,6 +41,8 @@ pub(super) async fn examine(reach: &Reach) -> anyhow::Result<ExitCode> {
 fn nobody() -> Finding {
     Finding {
         level: Level::Look,
+        kind: Kind::NoInstance,
+        name: None,
         about: "instance".to_owned(),
         found: "none answers, and the store alone was looked at".to_owned(),
         to_do: Some("start it with `roundtrip run`, or say where it is with --url".to_owned()),
@@ -52,6 +53,8 @@ fn nobody() -> Finding {
 fn away(error: &anyhow::Error) -> Finding {
     Finding {
         level: Level::Bad,
+        kind: Kind::Store,
+        name: None,
         about: "store".to_owned(),
         found: error.to_string(),
         to_do: Some("see to it that it runs and can be reached from here; then look again".to_owned()),

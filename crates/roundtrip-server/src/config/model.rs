@@ -267,6 +267,13 @@ pub struct ChainConfig {
     /// Most calls to each node in a second.
     #[serde(default)]
     pub calls_per_second: Option<u32>,
+    /// What it is paid in, for whoever reads balances.
+    #[serde(default = "currency")]
+    pub currency: String,
+}
+
+fn currency() -> String {
+    "ETH".to_owned()
 }
 
 fn finalized() -> FinalBlocks {
@@ -370,7 +377,8 @@ pub struct TransactionsConfig {
     /// What is paid at least to whoever builds the block, in gwei.
     #[serde(default)]
     pub tip_min_gwei: f64,
-    /// A balance below this, in gwei, is told in the log.
+    /// A balance below this, in gwei, is told in the log and by `doctor`. Without it, `doctor` tells of one
+    /// that would not pay for a full window of transactions at the fee of now.
     #[serde(default)]
     pub balance_min_gwei: f64,
     /// What puts a lane into quarantine: it takes nothing new, and the others take the answers.

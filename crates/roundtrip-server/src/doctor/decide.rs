@@ -8,7 +8,7 @@ use roundtrip_tools::Away;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::facts::{AccountFacts, Disk, Facts, LaneFacts, NodeFacts, RouteFacts};
+use super::facts::{AccountFacts, Disk, Facts, LaneFacts, Least, NodeFacts, RouteFacts};
 use crate::api::{ListenerState, WireListener};
 
 const MIB: u64 = 1 << 20;
@@ -61,11 +61,84 @@ pub enum Level {
     Bad,
 }
 
+/// What kind of thing was found, for programs: the words of a finding may change, this does not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Kind {
+    /// All is well with it.
+    Well,
+    /// No instance answers.
+    NoInstance,
+    /// The store, its file or its server.
+    Store,
+    /// A route has no room.
+    RouteFull,
+    /// A route has little room.
+    RouteFilling,
+    /// A route is paused.
+    RoutePaused,
+    /// Dead letters wait.
+    DeadLetters,
+    /// Workers do not reach what they work with.
+    Unreached,
+    /// Nobody takes what is queued.
+    NoWorker,
+    /// What was sent is not mined.
+    NotMined,
+    /// A receiver does not take answers.
+    Undelivered,
+    /// A tool cannot be asked.
+    ToolAway,
+    /// A lane is paused.
+    LanePaused,
+    /// A lane is in quarantine.
+    LaneQuarantined,
+    /// A lane cannot pay.
+    LaneUnfunded,
+    /// A lane is stopped.
+    LaneStopped,
+    /// A slot of a lane carries nothing.
+    LaneGap,
+    /// A slot pays all that it may.
+    FeeCap,
+    /// A slot is not mined after several attempts.
+    SlotStuck,
+    /// A listener stopped.
+    ListenerHalted,
+    /// A listener waits.
+    ListenerWaits,
+    /// A listener is blocks behind.
+    ListenerBehind,
+    /// What a listener read is old.
+    ListenerOld,
+    /// A node did badly lately.
+    NodePoor,
+    /// A node does not answer.
+    NodeSilent,
+    /// A node is on another chain.
+    NodeAstray,
+    /// A node is behind another.
+    NodeBehind,
+    /// A key is said to be lost.
+    KeyLost,
+    /// A key cannot be opened.
+    KeyAway,
+    /// What an account has is not known.
+    BalanceUnknown,
+    /// An account has nothing, or little.
+    BalanceLow,
+}
+
 /// What was found.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Finding {
     /// How bad it is.
     pub level: Level,
+    /// What kind of thing it is.
+    pub kind: Kind,
+    /// The name of the route, lane, listener or node that it is about.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
     /// With what.
     pub about: String,
     /// What is so.
@@ -77,31 +150,38 @@ pub struct Finding {
 
 /// Findings about one thing.
 struct About {
-    name: String,
+    what: String,
+    name: Option<String>,
     found: Vec<Finding>,
 }
 
 impl About {
-    fn new(name: impl Into<String>) -> About {
-        About { name: name.into(), found: Vec::new() }
+    fn new(what: impl Into<String>) -> About {
+        About { what: what.into(), name: None, found: Vec::new() }
     }
 
-    fn say(&mut self, level: Level, found: impl Into<String>, to_do: &str) {
-        let to_do = Some(to_do.to_owned());
-        self.found.push(Finding { level, about: self.name.clone(), found: found.into(), to_do });
+    /// About what has a name, such as `lane north`.
+    fn named(what: &str, name: &str) -> About {
+        About { name: Some(name.to_owned()), ..About::new(format!("{what} {name}")) }
+    }
+
+    fn say(&mut self, kind: Kind, level: Level, found: impl Into<String>, to_do: &str) {
+        let (about, name, to_do) = (self.what.clone(), self.name.clone(), Some(to_do.to_owned()));
+        self.found.push(Finding { level, kind, name, about, found: found.into(), to_do });
     }
 
     /// Says something if it is so.
-    fn when(&mut self, is_so: bool, level: Level, found: impl Into<String>, to_do: &str) {
+    fn when(&mut self, is_so: bool, kind: Kind, level: Level, found: impl Into<String>, to_do: &str) {
         if is_so {
-            self.say(level, found, to_do);
+            self.say(kind, level, found, to_do);
         }
     }
 
     /// What was found; that all is well, if nothing was.
     fn or_well(mut self, well: impl Into<String>) -> Vec<Finding> {
         if self.found.is_empty() {
-            self.found.push(Finding { level: Level::Well, about: self.name, found: well.into(), to_do: None });
+            let (level, kind, found) = (Level::Well, Kind::Well, well.into());
+            self.found.push(Finding { level, kind, name: self.name, about: self.what, found, to_do: None });
         }
         self.found
     }
@@ -139,8 +219,9 @@ fn bytes(count: u64) -> String {
 fn store(vitals: &Result<Vitals, String>, disk: Option<Disk>) -> Vec<Finding> {
     let mut about = About::new("store");
     match vitals {
-        Err(why) => about.say(Level::Bad, why.clone(), "see to it that the store is there and answers"),
+        Err(why) => about.say(Kind::Store, Level::Bad, why.clone(), "see to it that the store is there and answers"),
         Ok(Vitals::Memory) => about.say(
+            Kind::Store,
             Level::Look,
             "everything is in memory, and goes with the process",
             "set store.url to sqlite:PATH, postgres:// or redis://",
@@ -156,18 +237,20 @@ fn sqlite(file: &SqliteVitals, disk: Option<Disk>) -> Vec<Finding> {
     let mut about = About::new(format!("store {}", file.path));
     about.when(
         file.journal_mode != "wal",
+        Kind::Store,
         Level::Bad,
         format!("its journal mode is {}, so commits are not synced as they should be", file.journal_mode),
         "nobody but the program may set it: start the program, which sets it back",
     );
     about.when(
         file.free_bytes >= FREE_BYTES_MIN && file.free_bytes >= file.bytes / 2,
-        Level::Look,
+        Kind::Store, Level::Look,
         format!("{} of its {} are free", bytes(file.free_bytes), bytes(file.bytes)),
         "stop the program and `roundtrip store copy --to sqlite:NEW`, then run on the copy; or leave it, new rows go there",
     );
     about.when(
         file.log_bytes > LOG_BYTES_MAX,
+        Kind::Store,
         Level::Look,
         format!("its log has {}", bytes(file.log_bytes)),
         "somebody reads the file for long, such as a backup that hangs: end it",
@@ -176,7 +259,7 @@ fn sqlite(file: &SqliteVitals, disk: Option<Disk>) -> Vec<Finding> {
         let left = format!("{} of {} are left on its disk", bytes(free_bytes), bytes(all));
         let to_do = "free space or move the file to a larger disk; shorten keep_settled and keep_dead of the routes";
         let level = if free_bytes < all / DISK_PART / 10 { Level::Bad } else { Level::Look };
-        about.when(free_bytes < (all / DISK_PART).min(DISK_FREE_ENOUGH), level, left, to_do);
+        about.when(free_bytes < (all / DISK_PART).min(DISK_FREE_ENOUGH), Kind::Store, level, left, to_do);
     }
     about.or_well(format!("{}, synced at every commit", bytes(file.bytes)))
 }
@@ -190,12 +273,25 @@ fn postgres(server: &PostgresVitals) -> Vec<Finding> {
         ("full_page_writes", "a power cut may destroy pages"),
     ] {
         let found = format!("{name} is off: {risk}");
-        about.when(is(name) == "off", Level::Bad, found, &format!("set {name} = on, and reload the server"));
+        about.when(
+            is(name) == "off",
+            Kind::Store,
+            Level::Bad,
+            found,
+            &format!("set {name} = on, and reload the server"),
+        );
     }
     let found = "autovacuum is off: dead rows stay, and tables grow without end";
-    about.when(is("autovacuum") == "off", Level::Look, found, "set autovacuum = on, and reload the server");
+    about.when(
+        is("autovacuum") == "off",
+        Kind::Store,
+        Level::Look,
+        found,
+        "set autovacuum = on, and reload the server",
+    );
     for table in server.tables.iter().filter(|table| table.dead_rows >= DEAD_ROWS_MIN.max(table.rows)) {
         about.say(
+            Kind::Store,
             Level::Look,
             format!(
                 "table {} has {} dead rows beside {}, {}",
@@ -209,12 +305,14 @@ fn postgres(server: &PostgresVitals) -> Vec<Finding> {
     }
     about.when(
         server.oldest_snapshot_s > SNAPSHOT_S_MAX,
+        Kind::Store,
         Level::Look,
         format!("a snapshot is held for {} s, and keeps the server from clearing up", server.oldest_snapshot_s),
         "end the report, the backup or the idle transaction that holds it (pg_stat_activity.xact_start)",
     );
     about.when(
         server.idle_slots > 0,
+        Kind::Store,
         Level::Look,
         format!("{} replication slots that nobody reads keep the server from clearing up", server.idle_slots),
         "drop them (pg_drop_replication_slot), or start their replicas",
@@ -222,6 +320,7 @@ fn postgres(server: &PostgresVitals) -> Vec<Finding> {
     let most = is("max_connections").parse().unwrap_or(u64::MAX);
     about.when(
         server.connections.saturating_mul(100) >= most.saturating_mul(MUCH_PERCENT),
+        Kind::Store,
         Level::Look,
         format!("{} of {most} connections are taken", server.connections),
         "raise max_connections, or put a pooler in front of those who need many",
@@ -235,24 +334,38 @@ fn redis(server: &RedisVitals) -> Vec<Finding> {
     let is = |name: &str| server.settings.get(name).map_or("unknown", String::as_str);
     if server.settings.is_empty() {
         about.say(
+            Kind::Store,
             Level::Look,
             "its settings may not be read (CONFIG GET)",
             "see to it that appendonly is yes, appendfsync is always and maxmemory-policy is noeviction",
         );
     } else {
         let found = "appendonly is not yes: a restart loses what was acknowledged";
-        about.when(is("appendonly") != "yes", Level::Bad, found, "set `appendonly yes` and `appendfsync always`");
+        about.when(
+            is("appendonly") != "yes",
+            Kind::Store,
+            Level::Bad,
+            found,
+            "set `appendonly yes` and `appendfsync always`",
+        );
         let found = format!(
             "appendfsync is {}: a crash loses up to a second of what was acknowledged, or more",
             is("appendfsync")
         );
-        about.when(is("appendfsync") != "always", Level::Look, found, "set `appendfsync always`");
+        about.when(is("appendfsync") != "always", Kind::Store, Level::Look, found, "set `appendfsync always`");
         let found = format!("maxmemory-policy is {}: a full server throws requests away", is("maxmemory-policy"));
-        about.when(is("maxmemory-policy") != "noeviction", Level::Bad, found, "set `maxmemory-policy noeviction`");
+        about.when(
+            is("maxmemory-policy") != "noeviction",
+            Kind::Store,
+            Level::Bad,
+            found,
+            "set `maxmemory-policy noeviction`",
+        );
     }
     let found = "its log could not be written: what it acknowledges now may be lost";
     about.when(
         !server.log_is_written,
+        Kind::Store,
         Level::Bad,
         found,
         "look at its disk and its log, then at aof_last_write_status",
@@ -260,7 +373,13 @@ fn redis(server: &RedisVitals) -> Vec<Finding> {
     let used = server.used_bytes.saturating_mul(100).checked_div(server.max_bytes).unwrap_or(0);
     let found = format!("{} of {} are used", bytes(server.used_bytes), bytes(server.max_bytes));
     let level = if used >= ALL_PERCENT { Level::Bad } else { Level::Look };
-    about.when(used >= MUCH_PERCENT, level, found, "raise maxmemory; shorten keep_settled and keep_dead of the routes");
+    about.when(
+        used >= MUCH_PERCENT,
+        Kind::Store,
+        level,
+        found,
+        "raise maxmemory; shorten keep_settled and keep_dead of the routes",
+    );
     about.or_well(format!("{}, {} replicas", bytes(server.used_bytes), server.replicas))
 }
 
@@ -270,7 +389,7 @@ fn told<T>(all: &Result<Vec<T>, String>, name: &str, of: impl Fn(&T) -> Vec<Find
         Ok(all) => all.iter().flat_map(of).collect(),
         Err(why) => {
             let mut about = About::new(name);
-            about.say(Level::Bad, why.clone(), UNASKED_TO_DO);
+            about.say(Kind::Store, Level::Bad, why.clone(), UNASKED_TO_DO);
             about.found
         }
     }
@@ -278,30 +397,32 @@ fn told<T>(all: &Result<Vec<T>, String>, name: &str, of: impl Fn(&T) -> Vec<Find
 
 /// The tool that works on a route, as whoever calls it finds it.
 fn tool(route: &str, away: Option<&Away>, now_ms: u64) -> Vec<Finding> {
-    let mut about = About::new(format!("tool of route {route}"));
+    let mut about = About::named("tool of route", route);
     if let Some(Away { since, why }) = away {
         let found = format!(
             "it cannot be asked, for {} s now: {why}; requests wait for it, at no cost",
             now_ms.saturating_sub(since.0) / 1000
         );
-        about.say(Level::Look, found, AWAY_TO_DO);
+        about.say(Kind::ToolAway, Level::Look, found, AWAY_TO_DO);
     }
     about.or_well("it is there, as far as is known")
 }
 
 fn route(facts: &RouteFacts, tool_is_away: bool, now_ms: u64) -> Vec<Finding> {
     let RouteFacts { view, counts, unreached, undelivered } = facts;
-    let mut about = About::new(format!("route {}", view.name));
+    let mut about = About::named("route", view.name.as_str());
     let live: u64 = counts.iter().map(|count| count.requests).sum();
     let of = |state| counts.iter().find(|count| count.state == state);
     let capacity = view.policy.capacity;
     let full = live >= capacity;
     let found = format!("{live} of {capacity} places are taken");
     let to_do = "see where they are (`roundtrip routes list`), and what keeps them there; then raise capacity, if that is not it";
-    about.when(full, Level::Bad, format!("it is full and takes nothing more: {found}"), to_do);
-    about.when(!full && live.saturating_mul(100) >= capacity.saturating_mul(MUCH_PERCENT), Level::Look, found, to_do);
+    about.when(full, Kind::RouteFull, Level::Bad, format!("it is full and takes nothing more: {found}"), to_do);
+    let filling = !full && live.saturating_mul(100) >= capacity.saturating_mul(MUCH_PERCENT);
+    about.when(filling, Kind::RouteFilling, Level::Look, found, to_do);
     about.when(
         view.paused,
+        Kind::RoutePaused,
         Level::Look,
         "it is paused: nothing is handed out",
         &format!("`roundtrip routes resume {}` once the reason is gone", view.name),
@@ -309,10 +430,11 @@ fn route(facts: &RouteFacts, tool_is_away: bool, now_ms: u64) -> Vec<Finding> {
     if let Some(dead) = of(StateKind::Dead) {
         let to_do =
             format!("`roundtrip dead list --route {}` says of what; mend that, then `roundtrip dead retry`", view.name);
-        about.say(Level::Look, format!("{} dead letters wait for a person", dead.requests), &to_do);
+        about.say(Kind::DeadLetters, Level::Look, format!("{} dead letters wait for a person", dead.requests), &to_do);
     }
     about.when(
         unreached.requests > 0 && !tool_is_away,
+        Kind::Unreached,
         Level::Look,
         format!("{} requests wait for what their worker could not reach: {}", unreached.requests, unreached.why),
         AWAY_TO_DO,
@@ -321,14 +443,14 @@ fn route(facts: &RouteFacts, tool_is_away: bool, now_ms: u64) -> Vec<Finding> {
         let age = now_ms.saturating_sub(queued.oldest_at.0);
         let found = format!("{} requests wait for a worker, the oldest came in {} s ago", queued.requests, age / 1000);
         let to_do = "start workers for it, or more of them; look at their logs, and at its tool, if it has one";
-        about.when(age > QUEUED_MS_MAX, Level::Look, found, to_do);
+        about.when(age > QUEUED_MS_MAX, Kind::NoWorker, Level::Look, found, to_do);
     }
     if let Some(sent) = of(StateKind::Assigned) {
         let age = now_ms.saturating_sub(sent.oldest_at.0);
         let found =
             format!("{} answers are sent and not mined, of a request that came in {} s ago", sent.requests, age / 1000);
         let to_do = "`roundtrip lanes list` says which lane is held up; see docs/operations.md, a lane is stuck";
-        about.when(age > SENT_MS_MAX, Level::Look, found, to_do);
+        about.when(age > SENT_MS_MAX, Kind::NotMined, Level::Look, found, to_do);
     }
     if let Some(since) = undelivered {
         let age = now_ms.saturating_sub(since.0);
@@ -341,7 +463,7 @@ fn route(facts: &RouteFacts, tool_is_away: bool, now_ms: u64) -> Vec<Finding> {
             "see that {} takes them, and that a process with the role send runs; its log says what the receiver answers. They go out by themselves then",
             view.policy.destination.as_ref().map_or("its destination", |to| to.as_str())
         );
-        about.when(age > UNDELIVERED_MS_MAX, Level::Look, found, &to_do);
+        about.when(age > UNDELIVERED_MS_MAX, Kind::Undelivered, Level::Look, found, &to_do);
     }
     about.or_well(format!("{live} of {capacity} places are taken"))
 }
@@ -355,15 +477,17 @@ fn gaps(lane: &LaneView) -> Vec<u64> {
 
 fn lane(facts: &LaneFacts) -> Vec<Finding> {
     let LaneFacts { view: lane, at_cap } = facts;
-    let (mut about, name) = (About::new(format!("lane {}", lane.name)), &lane.name);
+    let (mut about, name) = (About::named("lane", lane.name.as_str()), &lane.name);
     match &lane.status {
         LaneStatus::Active => {}
         LaneStatus::Paused { reason } => about.say(
+            Kind::LanePaused,
             Level::Look,
             format!("it is paused: {reason}"),
             &format!("`roundtrip lanes resume {name}` once the reason is gone"),
         ),
         LaneStatus::Quarantined { until } => about.say(
+            Kind::LaneQuarantined,
             Level::Look,
             format!("it is in quarantine until {} (ms since 1970): what it sent had no effect", until.0),
             &format!(
@@ -372,12 +496,14 @@ fn lane(facts: &LaneFacts) -> Vec<Finding> {
         ),
         LaneStatus::Unfunded { reason } => {
             about.say(
+                Kind::LaneUnfunded,
                 Level::Bad,
                 format!("it cannot pay: {reason}"),
                 "send funds to its account; it goes on by itself",
             );
         }
         LaneStatus::Stopped => about.say(
+            Kind::LaneStopped,
             Level::Bad,
             "it is stopped: the store was rolled back, and what was sent since is not known",
             &format!("`roundtrip lanes rebuild {name}`"),
@@ -387,6 +513,7 @@ fn lane(facts: &LaneFacts) -> Vec<Finding> {
     if let Some(first) = gaps.first() {
         let found = format!("slot {first} carries nothing, and what is above it waits ({} such slots)", gaps.len());
         about.say(
+            Kind::LaneGap,
             Level::Look,
             found,
             "its sender fills it by itself within a minute; see that one runs (`roundtrip run`)",
@@ -395,7 +522,7 @@ fn lane(facts: &LaneFacts) -> Vec<Finding> {
     if let Some(slot) = at_cap {
         let found = format!("slot {} pays all that it may and is not mined; what is above it waits", slot.0);
         let to_do = "raise `fee_cap_gwei` of its destination and start again, or wait until the chain is cheaper; see docs/operations.md, a lane is stuck";
-        about.say(Level::Bad, found, to_do);
+        about.say(Kind::FeeCap, Level::Bad, found, to_do);
     }
     let stuck = lane.parcels.iter().find(|parcel| parcel.stage == ParcelStage::Assigned);
     let stuck = stuck.filter(|_| at_cap.is_none());
@@ -404,22 +531,24 @@ fn lane(facts: &LaneFacts) -> Vec<Finding> {
         let to_do = format!(
             "compare the chain's base fee with fee_cap_gwei and raise that; or `roundtrip lanes cancel {name} --nonce {nonce} --requeue`"
         );
-        about.say(Level::Look, format!("slot {nonce} is not mined after {attempts} attempts"), &to_do);
+        about.say(Kind::SlotStuck, Level::Look, format!("slot {nonce} is not mined after {attempts} attempts"), &to_do);
     }
     about.or_well(format!("{} of {} under way, next slot {}", lane.under_way, lane.window, lane.next.0))
 }
 
 fn listener(listener: &WireListener) -> Vec<Finding> {
-    let mut about = About::new(format!("listener {}", listener.name));
+    let mut about = About::named("listener", &listener.name);
     let why = listener.detail.clone().unwrap_or_default();
     match listener.state {
         ListenerState::Halted => about.say(
+            Kind::ListenerHalted,
             Level::Bad,
             format!("it is halted: {why}"),
             "its chain did what it must not: look at the chain with another node, then start the program again",
         ),
         ListenerState::Waits => {
             about.say(
+                Kind::ListenerWaits,
                 Level::Look,
                 format!("it waits: {why}"),
                 "see to its nodes, or to the room of its route; it goes on by itself",
@@ -431,6 +560,7 @@ fn listener(listener: &WireListener) -> Vec<Finding> {
     let found = format!("{behind} blocks are not read yet");
     about.when(
         behind > BEHIND_BLOCKS_MAX,
+        Kind::ListenerBehind,
         Level::Look,
         found,
         "if it does not shrink, give the chain faster nodes or a larger range",
@@ -439,9 +569,11 @@ fn listener(listener: &WireListener) -> Vec<Finding> {
     let found =
         format!("what was read of {} is {} s old", listener.origin.as_deref().unwrap_or("its chain"), age / 1000);
     let to_do = "see that a process with the role listen runs, and that its nodes are not behind themselves";
-    about.when(age > BEHIND_MS_MAX && behind <= BEHIND_BLOCKS_MAX, Level::Look, found, to_do);
+    let old = age > BEHIND_MS_MAX && behind <= BEHIND_BLOCKS_MAX;
+    about.when(old, Kind::ListenerOld, Level::Look, found, to_do);
     for node in listener.nodes.iter().filter(|node| !node.healthy) {
-        about.say(Level::Look, format!("{} did badly lately", node.name), "look at that node, or take another");
+        let found = format!("{} did badly lately", node.name);
+        about.say(Kind::NodePoor, Level::Look, found, "look at that node, or take another");
     }
     about.or_well(format!("at {}", listener.cursor.map_or("its start".to_owned(), |cursor| cursor.to_string())))
 }
@@ -449,16 +581,19 @@ fn listener(listener: &WireListener) -> Vec<Finding> {
 fn nodes(nodes: &[NodeFacts]) -> Vec<Finding> {
     let mut all = Vec::new();
     for node in nodes {
-        let mut about = About::new(format!("node {} of {}", node.node, node.chain));
+        let what = format!("node {} of {}", node.node, node.chain);
+        let mut about = About { name: Some(node.node.clone()), ..About::new(what) };
         let of_chain = || nodes.iter().filter(|other| other.chain == node.chain);
         let best = of_chain().filter_map(|other| other.says.as_ref().ok()).map(|(_, head)| *head).max();
         match &node.says {
             Err(why) => {
                 let level = if best.is_none() { Level::Bad } else { Level::Look };
-                about.say(level, format!("it does not answer: {why}"), "see to it, or give the chain another URL");
+                let found = format!("it does not answer: {why}");
+                about.say(Kind::NodeSilent, level, found, "see to it, or give the chain another URL");
             }
             Ok((id, _)) if *id != node.chain_id => {
                 about.say(
+                    Kind::NodeAstray,
                     Level::Bad,
                     format!("it is on chain {id}, not {}", node.chain_id),
                     "correct its URL, or chain_id",
@@ -467,7 +602,8 @@ fn nodes(nodes: &[NodeFacts]) -> Vec<Finding> {
             Ok((_, head)) => {
                 let behind = best.unwrap_or(*head).saturating_sub(*head);
                 let found = format!("it is {behind} blocks behind another node");
-                about.when(behind > NODE_LAG_MAX, Level::Look, found, "wait until it has caught up, or take another");
+                let to_do = "wait until it has caught up, or take another";
+                about.when(behind > NODE_LAG_MAX, Kind::NodeBehind, Level::Look, found, to_do);
             }
         }
         let head = node.says.as_ref().map_or(0, |(_, head)| *head);
@@ -477,11 +613,12 @@ fn nodes(nodes: &[NodeFacts]) -> Vec<Finding> {
 }
 
 fn account(account: &AccountFacts) -> Vec<Finding> {
-    let mut about = About::new(format!("account of lane {}", account.lane));
+    let mut about = About::named("account of lane", &account.lane);
     let address = match &account.address {
         Ok(address) => address.clone(),
         Err(why) => {
             about.say(
+                Kind::KeyAway,
                 Level::Bad,
                 why.clone(),
                 "bring its key back, or say that it is lost; see docs/operations.md, a key is lost",
@@ -494,19 +631,35 @@ fn account(account: &AccountFacts) -> Vec<Finding> {
         account.lane
     );
     let found = format!("the key of {address} is lost: what is signed is sent, and nothing more is signed");
-    about.when(account.lost, Level::Look, found, &to_do);
-    let gwei = |wei: u128| format!("{} gwei", wei / 1_000_000_000);
-    match account.balance {
-        None => {
-            about.say(Level::Look, format!("no node told the balance of {address}"), "see to the nodes of its chain")
-        }
-        Some(0) => about.say(Level::Bad, format!("{address} has nothing"), "send funds to it"),
-        Some(balance) => {
-            let found = format!("{address} has {}, less than balance_min_gwei", gwei(balance));
-            about.when(balance < account.balance_min, Level::Look, found, "send funds to it");
-        }
+    about.when(account.lost, Kind::KeyLost, Level::Look, found, &to_do);
+    let told = |wei| amount(wei, &account.currency);
+    let Some(balance) = account.balance else {
+        let found = format!("no node told the balance of {address}");
+        about.say(Kind::BalanceUnknown, Level::Look, found, "see to the nodes of its chain");
+        return about.found;
+    };
+    if balance == 0 && account.gas_price != Some(0) {
+        about.say(Kind::BalanceLow, Level::Bad, format!("{address} has nothing"), "send funds to it");
+    } else if let Some(least) = account.least().filter(|least| balance < least.wei()) {
+        let than = match least {
+            Least::Said(_) => "balance_min_gwei".to_owned(),
+            Least::Window { transactions, .. } => format!("{transactions} transactions, a full window, cost now"),
+        };
+        let found = format!("{address} has {}, less than {than}: {}", told(balance), told(least.wei()));
+        about.say(Kind::BalanceLow, Level::Look, found, "send funds to it, before it has nothing");
     }
-    about.or_well(format!("{address} has {}", gwei(account.balance.unwrap_or(0))))
+    about.or_well(format!("{address} has {}", told(balance)))
+}
+
+/// An amount as people write it, with four digits that count.
+fn amount(wei: u128, currency: &str) -> String {
+    const ONE: u128 = 1_000_000_000_000_000_000;
+    const DIGITS: usize = 4;
+    let (whole, fraction) = (wei / ONE, format!("{:018}", wei % ONE));
+    let small = if whole == 0 { fraction.bytes().take_while(|digit| *digit == b'0').count() } else { 0 };
+    let shown = fraction.get(..small + DIGITS).unwrap_or(&fraction).trim_end_matches('0');
+    let point = if shown.is_empty() { "" } else { "." };
+    format!("{whole}{point}{shown} {currency}")
 }
 
 #[cfg(test)]

@@ -210,6 +210,7 @@ fn a_listener_waits_is_halted_or_lags() {
         read_to: None,
         finalized: None,
         head: None,
+        looked_at_ms: None,
         behind_blocks: None,
         behind_ms: None,
         nodes: Vec::new(),
@@ -236,21 +237,55 @@ fn nodes_and_accounts_are_looked_at_one_by_one() {
         &nodes(&[node("a", Ok((1, 50))), node("b", Ok((1, 9)))]),
         &[(Level::Well, "node a"), (Level::Look, "41 blocks behind")],
     );
+}
+
+#[test]
+fn an_account_needs_what_is_said_or_what_a_window_costs() {
+    const ETHER: u128 = 1_000_000_000_000_000_000;
     let of = |address, balance| AccountFacts {
         lane: "first".to_owned(),
+        chain: "main".to_owned(),
+        currency: "ETH".to_owned(),
         address,
         balance,
-        balance_min: 5_000_000_000,
+        balance_min: Some(5 * ETHER),
+        window: 10,
+        gas: Some(50_000),
+        gas_price: Some(2_000_000_000),
         lost: false,
     };
     let address = || Ok("0x12".to_owned());
-    check(&account(&of(address(), Some(7_000_000_000))), &[(Level::Well, "7 gwei")]);
-    check(&account(&of(address(), Some(4_000_000_000))), &[(Level::Look, "balance_min_gwei")]);
+    check(&account(&of(address(), Some(7 * ETHER))), &[(Level::Well, "0x12 has 7 ETH")]);
+    check(&account(&of(address(), Some(4 * ETHER))), &[(Level::Look, "4 ETH, less than balance_min_gwei: 5 ETH")]);
     check(&account(&of(address(), Some(0))), &[(Level::Bad, "send funds")]);
     check(&account(&of(address(), None)), &[(Level::Look, "no node told")]);
     check(&account(&of(Err("no key".to_owned()), None)), &[(Level::Bad, "a key is lost")]);
-    let lost = AccountFacts { lost: true, ..of(address(), Some(7_000_000_000)) };
+    let lost = AccountFacts { lost: true, ..of(address(), Some(7 * ETHER)) };
     check(&account(&lost), &[(Level::Look, "once `roundtrip lanes show first` has nothing under way")]);
+    // Without a word of the configuration: ten times 50,000 units of gas at 2 gwei.
+    let unsaid = |balance| AccountFacts { balance_min: None, ..of(address(), Some(balance)) };
+    check(&account(&unsaid(ETHER / 1000)), &[(Level::Well, "0x12 has 0.001 ETH")]);
+    let told = "less than 10 transactions, a full window, cost now: 0.001 ETH";
+    check(&account(&unsaid(ETHER / 1000 - 1)), &[(Level::Look, told)]);
+    // Nor of the gas: what is taken for it is four times as much.
+    let unknown = AccountFacts { gas: None, ..unsaid(ETHER / 1000) };
+    check(&account(&unknown), &[(Level::Look, "0.001 ETH, less than 10 transactions")]);
+    // No node tells the fee: nothing is said of what is enough.
+    check(&account(&AccountFacts { gas_price: None, ..unsaid(1) }), &[(Level::Well, "0.000000000000000001 ETH")]);
+}
+
+#[test]
+fn amounts_have_the_digits_that_count() {
+    for (wei, expected) in [
+        (0, "0 POL"),
+        (1_234_567_890_000_000_000_000, "1234.5678 POL"),
+        (1_000_000_000_000_000_000, "1 POL"),
+        (1_000_000_000_000_000_001, "1 POL"),
+        (12_345_678_000_000, "0.00001234 POL"),
+        (7, "0.000000000000000007 POL"),
+    ] {
+        assert_eq!(amount(wei, "POL"), expected);
+    }
 }
 
 #[test]

@@ -14,6 +14,7 @@ use roundtrip::store::query::{Count, LaneView, ListFilter, RequestView, RouteVie
 use roundtrip::store::vitals::{Vitals, vitals};
 use roundtrip::store::{ReadExt, Store, StoreError};
 use roundtrip::words::{Nonce, UnixMs};
+use roundtrip_evm::sender::Signed;
 use roundtrip_evm::{Rpc, SignerSource};
 use roundtrip_tools::Away;
 use tokio::sync::OnceCell;
@@ -31,6 +32,9 @@ const WAITING_MAX: usize = 100;
 const MISSES_MANY: u16 = 3;
 /// Of how many of a route's oldest undelivered answers it is found out since when they are.
 const READY_MAX: usize = 16;
+
+/// How much gas a transaction is taken to use, where neither the configuration nor one that is under way tells.
+const GAS_ASSUMED: u64 = 200_000;
 
 /// What is around a store: where it is, and by the configuration the nodes and accounts.
 #[derive(Default)]
@@ -50,7 +54,9 @@ struct Account {
     signer: SignerSource,
     /// Its address, once its key was opened.
     address: OnceCell<Address>,
-    balance_min: u128,
+    balance_min: Option<u128>,
+    window: u32,
+    gas: Option<u64>,
 }
 
 impl Outside {
@@ -73,6 +79,8 @@ impl Outside {
                 signer: signer.clone(),
                 address: OnceCell::new(),
                 balance_min: to.balance_min(),
+                window: to.window(),
+                gas: to.gas(),
             }));
         }
         let chains = plan.chains.iter().map(|(name, chain)| (name.clone(), chain.clone())).collect();
@@ -147,24 +155,66 @@ pub(super) struct NodeFacts {
     pub(super) says: Result<(u64, u64), String>,
 }
 
-/// What an account has.
+/// What an account has, and what it needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct AccountFacts {
     pub(super) lane: String,
+    pub(super) chain: String,
+    /// What its chain is paid in.
+    pub(super) currency: String,
     /// Its address, or why its key cannot be opened.
     pub(super) address: Result<String, String>,
     /// In wei; nothing, if no node told.
     pub(super) balance: Option<u128>,
-    pub(super) balance_min: u128,
+    /// What the configuration says that it should have.
+    pub(super) balance_min: Option<u128>,
+    /// How many of its transactions may be under way.
+    pub(super) window: u32,
+    /// How much gas one of them may use; nothing, if that is not known.
+    pub(super) gas: Option<u64>,
+    /// What a unit of gas costs now, in wei; nothing, if no node told.
+    pub(super) gas_price: Option<u128>,
     /// Whether nobody signs for it any longer.
     pub(super) lost: bool,
+}
+
+/// What an account should have at least, in wei.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Least {
+    /// As the configuration says.
+    Said(u128),
+    /// What a full window of transactions costs at the fee of now.
+    Window {
+        /// How many those are.
+        transactions: u32,
+        /// What they cost.
+        wei: u128,
+    },
+}
+
+impl Least {
+    pub(super) fn wei(self) -> u128 {
+        match self {
+            Least::Said(wei) | Least::Window { wei, .. } => wei,
+        }
+    }
+}
+
+impl AccountFacts {
+    /// What it should have at least; nothing, if that cannot be told.
+    pub(super) fn least(&self) -> Option<Least> {
+        let each = |price: u128| price.saturating_mul(self.gas.unwrap_or(GAS_ASSUMED).into());
+        let window =
+            |price| Least::Window { transactions: self.window, wei: each(price).saturating_mul(self.window.into()) };
+        self.balance_min.map(Least::Said).or_else(|| self.gas_price.map(window))
+    }
 }
 
 impl Facts {
     /// Asks everybody.
     pub(super) async fn gather(store: &dyn Store, here: Here, outside: &Outside) -> Facts {
         let Here { listeners, tools, senders } = here;
-        let (vitals, nodes, accounts, routes, lanes) = tokio::join!(
+        let (vitals, nodes, mut accounts, routes, lanes) = tokio::join!(
             within(async { vitals(&outside.store).await.map_err(|error| error.to_string()) }),
             nodes_of(outside),
             join_all(outside.accounts.iter().map(|account| account_of(account, outside))),
@@ -175,6 +225,10 @@ impl Facts {
             Ok(Vitals::Sqlite(file)) => disk_of(Path::new(&file.path)),
             _ => None,
         };
+        for account in &mut accounts {
+            let seen = || lanes.iter().flatten().find(|lane| lane.view.name.as_str() == account.lane);
+            account.gas = account.gas.or_else(|| gas_of(&seen()?.view));
+        }
         let now_ms = roundtrip::clock::Clock::now(&roundtrip::clock::SystemClock::new()).0;
         Facts { vitals, disk, now_ms, routes, tools, lanes, listeners, nodes, accounts }
     }
@@ -249,23 +303,44 @@ async fn nodes_of(outside: &Outside) -> Vec<NodeFacts> {
 async fn account_of(account: &Account, outside: &Outside) -> AccountFacts {
     let open = async || account.signer.open().await.map(|signer| signer.address());
     let address = account.address.get_or_try_init(open).await.copied().map_err(|error| error.to_string());
-    let balance = match address {
-        Ok(address) => balance_of(address, &account.chain, outside).await,
+    let told = match address {
+        Ok(address) => told_of(address, &account.chain, outside).await,
         Err(_) => None,
     };
-    let address = address.map(|address| address.to_string());
-    let lost = account.signer.is_lost();
-    AccountFacts { lane: account.lane.clone(), address, balance, balance_min: account.balance_min, lost }
+    let chain = outside.chains.iter().find(|(name, _)| *name == account.chain);
+    AccountFacts {
+        lane: account.lane.clone(),
+        chain: account.chain.clone(),
+        currency: chain.map(|(_, chain)| chain.currency.clone()).unwrap_or_default(),
+        address: address.map(|address| address.to_string()),
+        balance: told.map(|(balance, _)| balance),
+        balance_min: account.balance_min,
+        window: account.window,
+        gas: account.gas,
+        gas_price: told.and_then(|(_, price)| price),
+        lost: account.signer.is_lost(),
+    }
 }
 
-/// What the first node says that says anything.
-async fn balance_of(address: Address, chain: &str, outside: &Outside) -> Option<u128> {
+/// What the first node says that says anything: what the account has, and what gas costs.
+async fn told_of(address: Address, chain: &str, outside: &Outside) -> Option<(u128, Option<u128>)> {
     let (_, chain) = outside.chains.iter().find(|(name, _)| name == chain)?;
+    let whole = |amount: U256| u128::try_from(amount).unwrap_or(u128::MAX);
     for rpc in chain.urls.iter().filter_map(|url| Rpc::http(url).ok()) {
-        let asked = rpc.call::<_, U256>("eth_getBalance", (address, "latest"));
-        if let Ok(Ok(balance)) = tokio::time::timeout(ANSWER_WITHIN, asked).await {
-            return Some(u128::try_from(balance).unwrap_or(u128::MAX));
+        let asked = async {
+            let balance = rpc.call::<_, U256>("eth_getBalance", (address, "latest"));
+            let price = rpc.call::<_, U256>("eth_gasPrice", ());
+            tokio::join!(balance, price)
+        };
+        if let Ok((Ok(balance), price)) = tokio::time::timeout(ANSWER_WITHIN, asked).await {
+            return Some((whole(balance), price.ok().map(whole)));
         }
     }
     None
+}
+
+/// The most gas that anything may use which is under way on a lane.
+fn gas_of(lane: &LaneView) -> Option<u64> {
+    let attempts = lane.parcels.iter().flat_map(|parcel| &parcel.attempts);
+    attempts.filter_map(Signed::read).map(|signed| signed.gas).max()
 }

@@ -11,7 +11,7 @@
 
 pub mod series;
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -28,7 +28,9 @@ const ENTRIES_AT_START: u64 = 100_000;
 /// Live requests whose admission is remembered.
 const FOLLOWED_MAX: usize = 100_000;
 /// Routes with a series of their own; what others do is counted in the total alone.
-const ROUTES_MAX: usize = 32;
+const SERIES_MAX: usize = 32;
+/// Routes whose ends are counted.
+const ROUTES_MAX: usize = 1_000;
 /// Ends that are remembered.
 const ENDED_MAX: usize = 2_000;
 /// Transactions that are remembered.
@@ -69,6 +71,8 @@ pub struct Book {
     /// In the order in which they came; the oldest is forgotten first.
     order: VecDeque<RequestId>,
     ended: VecDeque<Ended>,
+    /// How many ended since, by route.
+    ended_on: BTreeMap<RouteName, u64>,
     transactions: HashMap<AttemptHash, Vec<RequestId>>,
     transaction_order: VecDeque<AttemptHash>,
     /// Routes whose answers wait for nobody: each is done once it is answered, not when it is forgotten.
@@ -128,7 +132,7 @@ impl Book {
         let Some(route) = &entry.route else { return };
         let at = match self.routes.iter().position(|(name, _)| name == route) {
             Some(at) => at,
-            None if self.routes.len() < ROUTES_MAX => {
+            None if self.routes.len() < SERIES_MAX => {
                 self.routes.push((route.clone(), Series::default()));
                 self.routes.len() - 1
             }
@@ -159,6 +163,11 @@ impl Book {
             self.ended.pop_front();
         }
         let (route, admitted_at) = (entry.route.clone(), known.map(|known| known.admitted_at));
+        if let Some(route) = &route
+            && (self.ended_on.len() < ROUTES_MAX || self.ended_on.contains_key(route))
+        {
+            *self.ended_on.entry(route.clone()).or_default() += 1;
+        }
         self.ended.push_back(Ended { id, route, admitted_at, end, at: entry.at });
     }
 
@@ -197,6 +206,11 @@ impl Book {
     /// What ended lately, newest first.
     pub fn ended(&self) -> impl Iterator<Item = &Ended> {
         self.ended.iter().rev()
+    }
+
+    /// How many ended since the journal was read, by route.
+    pub fn ended_on(&self) -> impl Iterator<Item = (&RouteName, u64)> {
+        self.ended_on.iter().map(|(route, count)| (route, *count))
     }
 
     /// The requests whose answers a transaction carried.
@@ -298,6 +312,8 @@ mod tests {
         assert_eq!(book.carried_by(&AttemptHash([9; 32])), [RequestId([1; 32])]);
         let ended: Vec<_> = book.ended().map(|ended| (ended.route.as_ref().unwrap().to_string(), ended.end)).collect();
         assert_eq!(ended, [("a".to_owned(), End::Settled)]);
+        let counted: Vec<_> = book.ended_on().map(|(route, count)| (route.as_str(), count)).collect();
+        assert_eq!(counted, [("a", 1)]);
     }
 
     #[test]

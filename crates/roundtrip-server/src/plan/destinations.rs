@@ -289,9 +289,22 @@ impl Transactions {
         self.lanes.iter().map(|(lane, signer)| (lane, signer))
     }
 
-    /// A balance below this, in wei, is told.
-    pub(crate) fn balance_min(&self) -> u128 {
-        self.options.balance_min
+    /// A balance below this, in wei, is told, if the configuration says one.
+    pub(crate) fn balance_min(&self) -> Option<u128> {
+        Some(self.options.balance_min).filter(|least| *least > 0)
+    }
+
+    /// How many transactions may be under way on each lane.
+    pub(crate) fn window(&self) -> u32 {
+        self.send.window
+    }
+
+    /// How much gas a transaction may use, if the configuration says it.
+    pub(crate) fn gas(&self) -> Option<u64> {
+        match self.options.gas {
+            Gas::Fixed(gas) => Some(gas),
+            Gas::Estimated { .. } => None,
+        }
     }
 
     fn chain(&self, chain: &ChainConfig, signers: BTreeMap<LaneName, LaneSigner>) -> Result<EvmChain, anyhow::Error> {

@@ -1,6 +1,7 @@
-// A request of a real chain, from the event that asked to the transaction that answered, watched on its own page.
+// A request of a real chain, from the event that asked to the transaction that answered, watched on its own page;
+// then its accounts and its nodes, as they run dry and fall silent.
 
-import { BASE, assert, browse, call, go, says } from "./browser.mjs";
+import { BASE, ask, assert, browse, call, go, says } from "./browser.mjs";
 
 const STORY = ["admitted", "finalized", "leased", "answered", "assigned", "included", "confirmed", "ended"];
 const { BOARD, NODE } = process.env;
@@ -20,6 +21,60 @@ const poll = async (found) => {
   throw new Error("it never came");
 };
 
+const item = (page, text) => page.locator(".attention li", { hasText: text });
+/** The overview as somebody sees it who comes just now. */
+const afresh = async (page) => {
+  await go(page, "#/", "Overview");
+  await page.reload();
+  await says(page, "h1", "Overview");
+};
+
+/** An account that runs dry is told of before it is empty, with what to send where. */
+async function accounts(page) {
+  const account = (await call("/v1/doctor", undefined, null)).accounts.find((one) => one.lane === "b");
+  const set = (wei) => rpc("hardhat_setBalance", [account.address, `0x${wei.toString(16)}`]);
+  await go(page, "#/lanes/b", "b");
+  await says(page, ".facts", "ETH");
+  await set(1_000_000_000n);
+  await afresh(page);
+  const low = item(page, "account of lane b");
+  await says(page, ".attention", "has 0.000000001 ETH, less than");
+  await low.getByRole("button", { name: "Fund it" }).click();
+  await says(page, "dialog .facts", account.address.slice(0, 8));
+  await says(page, "dialog .facts", "It lacks at least");
+  await page.getByRole("button", { name: "Look again" }).click();
+  await says(page, "dialog [role=alert]", "It still has too little");
+  await set(10n ** 18n);
+  await page.getByRole("button", { name: "Look again" }).click();
+  await low.waitFor({ state: "detached" });
+}
+
+/** A node that is away is told of with what to do; with all of them away, nobody knows how far the chain is. */
+async function nodes(page) {
+  await afresh(page);
+  await item(page, "node http://127.0.0.1:9").getByRole("button", { name: "What to do" }).click();
+  await says(page, "dialog", "give the chain another URL");
+  await page.getByRole("button", { name: "Look again" }).click();
+  await says(page, "dialog [role=alert]", "It is still so");
+  await page.getByRole("button", { name: "Close" }).click();
+  await ask("cut");
+  await go(page, "#/listeners", "Listeners");
+  await says(page, ".card .status", "waits");
+  await says(page, ".facts", /(at the head|behind) .* ago/);
+  await page.locator(".nodes li.bad", { hasText: "does not answer well; last answered" }).waitFor();
+  await page.locator(".nodes li.bad", { hasText: "never answered yet" }).waitFor();
+  const told = await page.evaluate(async () => {
+    const { lag, standing } = await import("/dashboard/pages/listeners.js");
+    const now = Date.now();
+    const listener = { state: "waits", behind_blocks: 0, looked_at_ms: now - 300_000 };
+    const node = { healthy: true, asked_at_ms: now - 300_000, answered_at_ms: now - 300_000 };
+    return [lag(listener), lag({ ...listener, behind_blocks: undefined }), standing(node)[1]];
+  });
+  assert.match(told[0], /^not known; at the head .* min .*ago$/);
+  assert.equal(told[1], null);
+  assert.match(told[2], /^last answered .* min .*ago, and was not asked since$/);
+}
+
 await browse(
   async (page) => {
     // A hash is looked for as an id first.
@@ -29,6 +84,11 @@ await browse(
     const { id } = await poll(async () => (await call("/v1/requests", undefined, null)).requests[0]);
     await go(page, `#/requests/${id}`, id.slice(0, 6));
     await says(page, ".facts", "of dev");
+    // The transaction that asked for it, which no store remembers.
+    const logs = await rpc("eth_getLogs", [{ fromBlock: "earliest", address: BOARD }]);
+    const { transactionHash } = logs.find((log) => log.data.includes(HELLO));
+    const asking = page.locator(`.facts a[href="#/requests?q=${transactionHash}"]`);
+    await asking.waitFor();
     await says(page, "pre.json", `0x${HELLO}`);
     const {
       jobs: [job],
@@ -47,17 +107,20 @@ await browse(
     await says(page, ".note", "a store keeps them only while a request is live");
     await says(page, ".card", "respond(uint256,bytes32,bytes)");
     await says(page, ".card pre.json", ANSWER);
-    // It is found by the transaction that asked for it, which no store remembers.
-    const logs = await rpc("eth_getLogs", [{ fromBlock: "earliest", address: BOARD }]);
-    const { transactionHash } = logs.find((log) => log.data.includes(HELLO));
-    await go(page, `#/requests?q=${transactionHash}`, "Requests");
+    // It is found by the transaction that asked for it.
+    await asking.click();
     await says(page, "h2", "It asks for");
     await says(page, `tbody a[href="#/requests/${id}"]`, id.slice(0, 6));
     await says(page, "tbody .badge", "settled");
     await go(page, "#/listeners", "Listeners");
     await says(page, ".card", "board@dev");
     await says(page, ".card .status", "following");
-    await says(page, ".nodes", "answers");
+    await says(page, ".facts", "at the head");
+    // One node answers, and the one behind it was never needed: nothing is known of it.
+    await says(page, ".nodes li.good", "answers");
+    await says(page, ".nodes li.idle", "not asked yet");
+    await accounts(page);
+    await nodes(page);
   },
   { token: null },
 );

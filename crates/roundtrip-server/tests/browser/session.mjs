@@ -1,8 +1,25 @@
 // Who gets in, what they see, what it weighs.
 
-import { BASE, EXPIRED, OPERATOR, VIEWER, assert, browse, go, says } from "./browser.mjs";
+import { BASE, EXPIRED, OPERATOR, VIEWER, assert, browse, call, go, logIn, says } from "./browser.mjs";
 
 const FIRST_PAINT_BYTES_MAX = 200_000;
+
+/** The page of a request in each state in which something can be done about it, and of a slot. */
+async function pagesOfRequests() {
+  const states = ["dead", "queued", "held", "leased", "waiting", "ready"];
+  const pages = [];
+  for (const state of states) {
+    const {
+      requests: [found],
+    } = await call(`/v1/requests?state=${state}&limit=1`);
+    assert.ok(found, `nothing is ${state}`);
+    pages.push([`#/requests/${found.id}`, found.id.slice(0, 6)]);
+  }
+  const {
+    requests: [sent],
+  } = await call("/v1/requests?state=assigned&limit=1");
+  return [...pages, [`#/lanes/${sent.lane}/${sent.nonce}`, sent.lane]];
+}
 
 await browse(
   async (page, open) => {
@@ -28,12 +45,26 @@ await browse(
     assert.ok(!page.url().includes(OPERATOR), page.url());
     assert.ok((await page.locator(".attention button").count()) > 0, "an operator has buttons");
     await says(page, ".connection", "Live");
+    // What is answered late, after somebody has left, brings nothing back.
+    const late = [];
+    await page.route("**/v1/counts", (route) => late.push(route));
+    await page.reload();
+    await page.getByRole("button", { name: "Log out" }).click();
+    await says(page, "[role=alert]", "You are logged out");
+    assert.ok(late.length > 0, "counts were asked for");
+    await Promise.all(late.map((route) => route.fulfill({ json: { counts: [] } })));
+    await page.unroute("**/v1/counts");
+    await page.evaluate(async () => (await fetch("/dashboard/icon.svg")).text());
+    assert.equal(await page.locator(".side").count(), 0, "nobody is logged in");
+    await page.goto(`${BASE}/#token=${OPERATOR}`);
+    await says(page, "h1", "Overview");
     // A token that is not taken any longer ends the session, whatever page is open.
     await page.evaluate((token) => localStorage.setItem("roundtrip-token", token), EXPIRED);
     await page.getByRole("link", { name: "Lanes" }).click();
     await says(page, "[role=alert]", "Your token expired");
 
-    // A viewer sees the same, and has nothing to press.
+    // A viewer sees the same, and has nothing to press where an operator has.
+    await logIn(page, OPERATOR);
     const viewer = await open();
     await viewer.goto(`${BASE}/#token=${VIEWER}`);
     await says(viewer, "h1", "Overview");
@@ -47,9 +78,17 @@ await browse(
       ["#/lanes/north", "north"],
       ["#/lanes/south", "south"],
       ["#/queues/thumbnails/failed", "thumbnails"],
+      ...(await pagesOfRequests()),
     ]) {
-      await go(viewer, hash, title);
-      for (const name of wanted) assert.equal(await viewer.getByRole("button", { name, exact: true }).count(), 0, `${hash} has ${name}`);
+      for (const [who, has] of [
+        [viewer, 0],
+        [page, 1],
+      ]) {
+        await go(who, hash, title);
+        const found = await Promise.all(wanted.map((name) => who.getByRole("button", { name, exact: true }).count()));
+        const names = wanted.filter((_, n) => found[n] > 0);
+        assert.equal(Math.min(names.length, 1), has, `${hash} has ${names}`);
+      }
     }
 
     // The first paint, on a browser that has nothing: every byte of every file, as it goes over the wire.

@@ -82,7 +82,7 @@ pub struct ListFilter {
     pub to: Option<UnixMs>,
     /// Only ids that start with these bytes.
     pub id_prefix: Vec<u8>,
-    /// Only those whose last error contains this text.
+    /// Only those whose last error contains this text, in whatever case.
     pub error_text: Option<String>,
     /// Only those admitted after this one: the end of the page before.
     pub after: Option<Seq>,

@@ -11,6 +11,7 @@ use std::time::Duration;
 use alloy::primitives::{Bytes, keccak256};
 use roundtrip_evm::testkit::account::dev_key;
 use roundtrip_evm::testkit::deployment::answer_to;
+use roundtrip_evm::testkit::proxy::{Fault, Proxy, ProxyFaults};
 use roundtrip_server::api::auth::{Role, sign};
 use serde_json::json;
 
@@ -148,6 +149,13 @@ async fn a_lane_is_drawn_slot_by_slot_and_a_route_is_paused_and_resumed() {
 }
 
 #[tokio::test]
+async fn whatever_needs_a_person_has_the_button_that_mends_it() {
+    let folder = tempfile::tempdir().unwrap();
+    still::paint(folder.path(), 2).await;
+    alone("attention.mjs", &start(folder.path(), &still::config()), &[]);
+}
+
+#[tokio::test]
 async fn what_cannot_be_shown_is_told_with_what_to_do_next() {
     let folder = tempfile::tempdir().unwrap();
     alone("faults.mjs", &start(folder.path(), CONFIG), &[]);
@@ -185,7 +193,11 @@ async fn every_page_can_be_used_by_everybody_in_light_and_dark_and_on_a_phone() 
 #[tokio::test]
 async fn a_request_of_a_chain_is_followed_from_seen_to_settled() {
     let (site, folder) = (Site::ready(200).await, tempfile::tempdir().unwrap());
-    let program = site.start(folder.path(), &site.config("sqlite:store.db"), &[]);
+    let way = Proxy::start(site.node.url(), 1, ProxyFaults::none()).await.unwrap();
+    // Behind the node that answers is one that does not, and is not needed.
+    let urls = format!("{}\", \"http://127.0.0.1:9", way.url());
+    let config = site.config("sqlite:store.db").replace(site.node.url().as_str(), &urls);
+    let program = site.start(folder.path(), &config, &[]);
     let payload = Bytes::from_static(b"hello");
     let submitter = site.ask(std::slice::from_ref(&payload));
     let (base, content, answer) = (program.base().to_owned(), keccak256(&payload).to_string(), answer_to(&payload));
@@ -193,7 +205,10 @@ async fn a_request_of_a_chain_is_followed_from_seen_to_settled() {
     let script = tokio::task::spawn_blocking(move || {
         let answer = answer.to_string();
         let given = [("CONTENT", content.as_str()), ("ANSWER", &answer), ("NODE", &node), ("BOARD", &board)];
-        run("chain.mjs", &base, &given, |what| panic!("{what}"));
+        run("chain.mjs", &base, &given, |what| match what {
+            "cut" => way.set_faults(ProxyFaults::none().always(Fault::ErrorBefore)),
+            other => panic!("{other}"),
+        });
     });
     script.await.unwrap();
     submitter.finish().await.unwrap();

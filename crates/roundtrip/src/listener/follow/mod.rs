@@ -107,6 +107,7 @@ pub struct FollowerStats {
     read_to: AtomicU64,
     read_time_ms: AtomicU64,
     head: AtomicU64,
+    looked_at_ms: AtomicU64,
     finalized: AtomicU64,
     stall: Mutex<Option<Stall>>,
 }
@@ -162,6 +163,11 @@ impl FollowerStats {
     /// The newest block that the source named; 0 before it named one.
     pub fn head(&self) -> Height {
         Height(self.head.load(Ordering::Relaxed))
+    }
+
+    /// When the source last named it, by the clock here; 1970 before the first time.
+    pub fn looked_at(&self) -> UnixMs {
+        UnixMs(self.looked_at_ms.load(Ordering::Relaxed))
     }
 
     /// Why it does not get on; nothing, if it does.
@@ -339,7 +345,11 @@ impl Follower {
         // While blocks are fetched ahead, all of them final, the last look is good enough.
         let tips = match known.tips.take().filter(|_| !known.ahead.is_empty()) {
             Some(tips) => tips,
-            None => self.source.tips().await?,
+            None => {
+                let tips = self.source.tips().await?;
+                self.stats.looked_at_ms.store(self.clock.now().0, Ordering::Relaxed);
+                tips
+            }
         };
         known.tips = Some(tips);
         match decide::start(&known.window, &tips, self.options.from_block) {

@@ -2,6 +2,7 @@
 
 use std::future::Future;
 use std::pin::Pin;
+use std::time::Duration;
 
 use crate::store::op::NewRequest;
 use crate::words::{Height, Position, RequestId, RouteName, UnixMs};
@@ -55,8 +56,12 @@ pub trait BlockSource: Send + Sync + 'static {
 pub struct SourceNode {
     /// Where it is, less what may be a key.
     pub name: String,
-    /// Whether little is held against it: it answered well lately.
+    /// Whether little is held against it: it answered well lately, or was not asked.
     pub healthy: bool,
+    /// How long ago it was last asked; nothing, if it never was.
+    pub asked: Option<Duration>,
+    /// How long ago it last had an answer; nothing, if it never had one.
+    pub answered: Option<Duration>,
 }
 
 /// How far a chain is.

@@ -268,7 +268,12 @@ fn matches(filter: &ListFilter, request: &Request) -> bool {
     filter.from.is_none_or(|from| request.admitted_at >= from)
         && filter.to.is_none_or(|to| request.admitted_at < to)
         && request.id.0.starts_with(&filter.id_prefix)
-        && filter.error_text.as_ref().is_none_or(|text| error.is_some_and(|error| error.text.contains(text)))
+        && filter.error_text.as_ref().is_none_or(|text| error.is_some_and(|error| says(&error.text, text)))
+}
+
+/// Whether a text has these words, in whatever case.
+fn says(text: &str, words: &str) -> bool {
+    text.to_lowercase().contains(&words.to_lowercase())
 }
 
 fn origin_view(origin: &Origin, now: UnixMs) -> OriginView {

@@ -43,7 +43,7 @@ pub async fn lists_are_filtered_and_paged(bench: Bench) {
     bench.applied(Fail { error, verdict: Verdict::Dead { response: None }, ..fail(one, ErrorClass::Fatal) }).await;
     bench.applied(fail(two, ErrorClass::Retryable)).await;
     let all = || ListFilter { limit: 2, ..ListFilter::default() };
-    let cases: [(ListFilter, &[u64]); 11] = [
+    let cases: [(ListFilter, &[u64]); 13] = [
         (all(), &[1, 2, 3, 4, 5]),
         (ListFilter { limit: 1000, ..all() }, &[1, 2, 3, 4, 5]),
         (ListFilter { route: Some(route()), ..all() }, &[1, 2, 3, 5]),
@@ -53,6 +53,8 @@ pub async fn lists_are_filtered_and_paged(bench: Bench) {
         (ListFilter { from: Some(START.plus(1000)), ..all() }, &[4, 5]),
         (ListFilter { to: Some(START.plus(1000)), ..all() }, &[1, 2, 3]),
         (ListFilter { error_text: Some("ETH/".into()), ..all() }, &[1]),
+        (ListFilter { error_text: Some("No Such pair: eth/x".into()), ..all() }, &[1]),
+        (ListFilter { error_text: Some("eth/usd".into()), ..all() }, &[]),
         (all().with_id_prefix(id(3).0.to_vec()), &[3]),
         (all().with_id_prefix(id(3).0[..24].to_vec()), &[1, 2, 3, 4, 5]),
     ];

@@ -1,0 +1,87 @@
+// What the doctor found, and what to do about it: the doctor calls nodes and may take long, so no page waits for it.
+
+import { h } from "../dom.js";
+import { Problem, at, get, operates, post } from "../api.js";
+import { confirm, copyable, facts, shortened } from "../parts.js";
+import { amount, brief } from "../words.js";
+
+/** How often the doctor is asked. */
+const EVERY_MS = 30_000;
+
+let last = { at_ms: 0, findings: [], accounts: [] };
+
+async function ask() {
+  last.at_ms = Date.now();
+  const { findings, accounts = [] } = await get(at(["doctor"]));
+  last = { at_ms: Date.now(), findings, accounts };
+  return last;
+}
+
+/** What the doctor said last; it is asked again now and then, and whoever shows it is told. */
+export function diagnosis(refresh) {
+  if (Date.now() - last.at_ms > EVERY_MS) ask().then(refresh, () => {});
+  return last;
+}
+
+/** What is wrong of this kind with what has this name, if anything. */
+export const finding = (kind, name) => last.findings.find((one) => one.kind === kind && one.name === name);
+
+/** The account of a lane, as far as it is known. */
+export const accountOf = (lane) => last.accounts.find((one) => one.lane === lane);
+
+/** Text with its commands set apart, each to be copied. */
+const instructions = (text) => text.split("`").map((part, n) => (n % 2 ? copyable(part, h("code", {}, part)) : shortened(part)));
+
+/** Looks again; whoever did what was to be done learns whether that was it. */
+async function looked({ kind, name, about }) {
+  await ask();
+  const still = finding(kind, name);
+  if (still) throw new Problem(0, "It is still so", still.found);
+  return `${about} is well now`;
+}
+
+/** Says what to do about a finding, with ways to where it shows, and looks again when somebody has done it. */
+export async function advise(found, refresh, ...ways) {
+  const content = [
+    h("p", {}, shortened(found.found)),
+    h("div", { class: "note" }, h("p", { class: "strong" }, "What to do"), h("p", {}, instructions(found.to_do ?? "look at it"))),
+    ways.length > 0 && h("p", { class: "actions" }, ways),
+  ];
+  if (await confirm({ title: found.about, content, action: "Look again", refuse: "Close", work: () => looked(found) })) refresh();
+}
+
+/** What is missing of what an account should have, in wei; nothing if that is not known. Pure. */
+export function missing({ balance, least }) {
+  if (balance === undefined || least === undefined) return null;
+  const wei = BigInt(least) - BigInt(balance);
+  return wei > 0n ? wei : null;
+}
+
+/** Says where to send how much, and lets the lane go on. */
+export async function fund(lane, refresh) {
+  const account = accountOf(lane.name) ?? {};
+  const address = account.address ?? lane.account;
+  const short = missing(account);
+  const told = (wei) => amount(wei, account.currency);
+  const content = [
+    facts(
+      [
+        ["Send to", address ? copyable(address, brief(address, 10)) : "its account: the key of this lane cannot be opened here"],
+        account.chain && ["On chain", account.chain],
+        account.balance !== undefined && ["It has", told(account.balance)],
+        short !== null && ["It lacks at least", copyable(told(short).split(" ")[0], told(short))],
+      ].filter(Boolean),
+    ),
+    lane.reason && h("p", { class: "note" }, `Its node says: ${lane.reason}`),
+    h("p", { class: "quiet" }, "Once it is funded, it goes on by itself within a minute. Nothing is lost meanwhile: its answers wait."),
+  ];
+  const work = async () => {
+    await ask();
+    const now = accountOf(lane.name);
+    if (now && missing(now) !== null) throw new Problem(0, "It still has too little", `${amount(now.balance, now.currency)} is there now.`);
+    if (lane.status === "unfunded" && operates()) await post(at(["lanes", lane.name, "resume"]));
+    return `${lane.name} goes on`;
+  };
+  const action = lane.status === "unfunded" && operates() ? "It is funded: go on" : "Look again";
+  if (await confirm({ title: `Fund ${lane.name}`, content, action, refuse: "Close", work })) refresh();
+}
