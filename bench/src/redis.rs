@@ -117,7 +117,8 @@ impl Floor {
         for key in ["job", "queue", "lease", "receipt"] {
             call.key(format!("{{floor}}:{key}"));
         }
-        call.arg(self.token).arg(self.token + 1).arg(done.len()).arg(claim);
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH)?.as_millis() as u64;
+        call.arg(self.token).arg(self.token + 1).arg(done.len()).arg(claim).arg(now).arg(now + LEASE_MS);
         for id in done {
             call.arg(id);
         }
