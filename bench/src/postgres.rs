@@ -65,6 +65,8 @@ async fn ours(server: &PostgresServer, in_flight: usize, backlog: usize, count: 
     let schema = format!("ours_{in_flight}_{backlog}");
     let store = open(server, &schema).await?;
     servers::admit(&store, backlog).await?;
+    // What the filling left to write and to clear up is not what is measured.
+    watch.batch_execute("CHECKPOINT").await?;
     let before = logged(&watch).await?;
     let rate = run(store.clone(), &[], backlog as u64, in_flight, count).await?;
     let each = (logged(&watch).await? - before) / count as f64;
@@ -151,6 +153,24 @@ pub(crate) fn beside_floor(report: &mut Report, scale: Scale, in_flights: &[usiz
     let ours = |in_flight, count| runtime()?.block_on(ours(&server, in_flight, 0, count));
     let floor = |in_flight, count| runtime()?.block_on(floor(&server, in_flight, count));
     servers::beside_floor(report, scale, in_flights, "hand-written loop", ours, floor)?;
+    report.store = "sqlite";
+    Ok(())
+}
+
+/// Whole lifecycles, each sent over a lane and settled there.
+pub(crate) fn beside_unsent(report: &mut Report, scale: Scale) -> Result<(), Failure> {
+    report.store = "postgres";
+    let server = PostgresServer::start(&[])?;
+    let sent = |count| {
+        runtime()?.block_on(async {
+            let store = Batched::new(PostgresStore::new(&server.url("sent"), Options::default())?);
+            let rate = servers::sent(&store, count).await?;
+            let watch = connect(&server.url("").replace("?schema=", "")).await?;
+            watch.batch_execute("DROP SCHEMA sent CASCADE; CHECKPOINT").await?;
+            Ok(rate)
+        })
+    };
+    servers::beside_unsent(report, scale, sent, |count| runtime()?.block_on(ours(&server, IN_FLIGHT, 0, count)))?;
     report.store = "sqlite";
     Ok(())
 }

@@ -73,6 +73,8 @@ async fn open_showing(
 async fn ours(server: &RedisServer, in_flight: usize, backlog: usize, count: u64) -> Result<Measured, Failure> {
     let store = open(server, "ours").await?;
     servers::admit(&store, backlog).await?;
+    // To write the log anew takes a processor, which the filling is to blame for.
+    rewritten(server).await?;
     let before = told(server, "persistence", "aof_current_size").await?;
     let rate = run(store.clone(), &[], backlog as u64, in_flight, count).await?;
     let each = (told(server, "persistence", "aof_current_size").await? - before) / count as f64;
@@ -117,7 +119,7 @@ impl Floor {
         for key in ["job", "queue", "lease", "receipt"] {
             call.key(format!("{{floor}}:{key}"));
         }
-        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH)?.as_millis() as u64;
+        let now = u64::try_from(std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH)?.as_millis())?;
         call.arg(self.token).arg(self.token + 1).arg(done.len()).arg(claim).arg(now).arg(now + LEASE_MS);
         for id in done {
             call.arg(id);
@@ -182,6 +184,23 @@ pub(crate) fn beside_floor(report: &mut Report, scale: Scale, in_flights: &[usiz
     let ours = |in_flight, count| runtime()?.block_on(ours(&server, in_flight, 0, count));
     let floor = |in_flight, count| runtime()?.block_on(floor(&server, in_flight, count));
     servers::beside_floor(report, scale, in_flights, "hand-written script", ours, floor)?;
+    report.store = "sqlite";
+    Ok(())
+}
+
+/// Whole lifecycles, each sent over a lane and settled there.
+pub(crate) fn beside_unsent(report: &mut Report, scale: Scale) -> Result<(), Failure> {
+    report.store = "redis";
+    let server = RedisServer::start(RedisServer::SYNCED)?;
+    let sent = |count| {
+        runtime()?.block_on(async {
+            let store = Batched::new(RedisStore::new(&server.url("sent"), Options::default())?);
+            let rate = servers::sent(&store, count).await?;
+            empty(&server).await?;
+            Ok(rate)
+        })
+    };
+    servers::beside_unsent(report, scale, sent, |count| runtime()?.block_on(ours(&server, IN_FLIGHT, 0, count)))?;
     report.store = "sqlite";
     Ok(())
 }

@@ -4,10 +4,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use roundtrip::store::op::{Admit, Effect, Outcome, Prune};
-use roundtrip::store::{Store, StoreExt};
+use roundtrip::store::{Batched, Store, StoreExt};
 
 use crate::Scale;
-use crate::lifecycle::request;
+use crate::lifecycle::{prepare, request, run};
 use crate::report::{Report, median};
 
 /// How many are in flight, in runs beside the floor.
@@ -50,6 +50,32 @@ pub(crate) fn beside_floor(
         report.speed(bench.clone(), median(rates), by_hand.into(), median(floors), "lifecycles/s");
         report.cost(format!("{bench}, log"), median(bytes), by_hand.into(), median(floor_bytes), "bytes/lifecycle");
     }
+    Ok(())
+}
+
+/// The rate of lifecycles that are each sent over one of four lanes and settled there.
+pub(crate) async fn sent<S: Store + 'static>(store: &Batched<S>, count: u64) -> Result<f64, Failure> {
+    let lanes = prepare(store).await?;
+    let rate = run(store.clone(), &lanes, 0, IN_FLIGHT, count).await?;
+    store.close().await?;
+    Ok(rate)
+}
+
+/// Lifecycles with and without a lane that sends and settles each, in turn.
+pub(crate) fn beside_unsent(
+    report: &mut Report,
+    scale: Scale,
+    sent: impl Fn(u64) -> Result<f64, Failure>,
+    ours: impl Fn(u64) -> Result<Measured, Failure>,
+) -> Result<(), Failure> {
+    let count = (scale.lifecycles * 64) as u64;
+    let (mut rates, mut unsent) = (Vec::new(), Vec::new());
+    for _ in 0..scale.rounds {
+        rates.push(sent(count)?);
+        unsent.push(ours(count)?.0);
+    }
+    let bench = format!("{}, assigned to four lanes and settled", report.store);
+    report.speed(bench, median(rates), "ended by the answer".into(), median(unsent), "lifecycles/s");
     Ok(())
 }
 

@@ -90,6 +90,8 @@ impl RedisStore {
             if let Some(sent) = sent {
                 self.confirm(sent, heard);
             }
+            // The batch behind this one may be sent by now: the server would wait while callers are told.
+            tokio::task::yield_now().await;
             let (outcomes, news) = ticked.finish();
             self.hints.tell(news);
             return Ok(Some(outcomes));
