@@ -170,8 +170,7 @@ impl ContractRead {
     pub async fn probe(&self) -> Result<(), String> {
         for node in &self.nodes {
             node.on_chain(self.chain_id).await.map_err(|error| error.to_string())?;
-            let code: Result<Bytes, _> = node.rpc.call("eth_getCode", (self.to, "latest")).await;
-            if code.map_err(|error| node.failed(error).to_string())?.is_empty() {
+            if !node.rpc.has_code(self.to).await.map_err(|error| node.failed(error).to_string())? {
                 return Err(format!("there is no contract at {}", self.to));
             }
         }

@@ -8,7 +8,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use alloy::primitives::{B256, Bloom, U64, U128};
+use alloy::primitives::{Address, B256, Bloom, Bytes, U64, U128};
 use alloy::rpc::client::RpcClient;
 use alloy::rpc::json_rpc::{RpcRecv, RpcSend};
 use alloy::transports::{RpcError, TransportErrorKind};
@@ -36,7 +36,7 @@ pub enum CallError {
         /// The node's own words.
         message: String,
         /// What a contract reverted with, if it did.
-        revert: Option<alloy::primitives::Bytes>,
+        revert: Option<Bytes>,
     },
     /// No answer that could be relied on.
     #[error("no answer: {0}")]
@@ -272,6 +272,11 @@ impl Rpc {
     /// The chain's number.
     pub async fn chain_id(&self) -> Result<u64, CallError> {
         Ok(self.call::<_, U64>("eth_chainId", ()).await?.to())
+    }
+
+    /// Whether there is a contract at an address now.
+    pub async fn has_code(&self, address: Address) -> Result<bool, CallError> {
+        Ok(!self.call::<_, Bytes>("eth_getCode", (address, "latest")).await?.is_empty())
     }
 
     /// The newest block.

@@ -12,7 +12,7 @@ use roundtrip::store::{ReadExt, StoreError};
 
 use crate::config::{Config, Fault, Faults, Loaded};
 use crate::plan::Plan;
-use crate::run::{file_of, open_collector, open_keys, open_store, open_tls};
+use crate::run::{open_collector, open_keys, open_store_at, open_tls};
 
 /// How long a store has to answer.
 const STORE_WITHIN: Duration = Duration::from_secs(10);
@@ -26,10 +26,10 @@ pub struct Checked {
 }
 
 /// Everything that is wrong with a configuration that was read so far; `offline`, without a look outside.
-pub async fn all(read: (Option<Loaded>, Faults), folder: &Path, offline: bool) -> Result<Checked, Faults> {
+pub async fn all(read: (Option<Loaded>, Faults), offline: bool) -> Result<Checked, Faults> {
     let (loaded, mut faults) = read;
     let Some(loaded) = loaded else { return Err(faults) };
-    let (plan, senseless) = Plan::sketch(&loaded, folder);
+    let (plan, senseless) = Plan::sketch(&loaded);
     faults.0.extend(senseless.0);
     let mut note = None;
     if !offline {
@@ -80,10 +80,9 @@ async fn store(loaded: &Loaded) -> Result<Option<String>, Fault> {
     match tokio::time::timeout(STORE_WITHIN, condition(url)).await {
         Ok(Ok(Condition::Ready)) => {}
         Ok(Ok(Condition::Missing { place })) => {
-            let folder = file_of(url).and_then(Path::parent).filter(|folder| !folder.as_os_str().is_empty());
-            return match folder.filter(|folder| !folder.is_dir()) {
-                Some(folder) => fault(format!("there is no folder {}", folder.display())),
-                None => Ok(Some(format!("there is no store at {place} yet: the first start makes it"))),
+            return match loaded.config.store.file().map(can_be_made) {
+                Some(Err(why)) => fault(why),
+                Some(Ok(())) | None => Ok(Some(format!("there is no store at {place} yet: the first start makes it"))),
             };
         }
         Ok(Ok(Condition::Older { place, found, known })) => {
@@ -95,7 +94,7 @@ async fn store(loaded: &Loaded) -> Result<Option<String>, Fault> {
         Ok(Err(error)) => return fault(error.to_string()),
         Err(_) => return fault(late()),
     }
-    let store = match open_store(&loaded.config) {
+    let store = match open_store_at(url, Some(&loaded.config)) {
         Ok(store) => store,
         // Whoever runs on it has found it well.
         Err(error) if matches!(error.downcast_ref(), Some(StoreError::Owned { .. })) => return Ok(None),
@@ -113,6 +112,21 @@ async fn store(loaded: &Loaded) -> Result<Option<String>, Fault> {
         Ok(Err(error)) => fault(error.to_string()),
         Err(_) => fault(late()),
     }
+}
+
+/// Whether a file could be made where this one is to be: another one is, for a moment.
+fn can_be_made(file: &Path) -> Result<(), String> {
+    let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    if !folder.is_dir() {
+        return Err(format!("there is no folder {}", folder.display()));
+    }
+    if file.is_dir() {
+        return Err(format!("{} is a folder", file.display()));
+    }
+    let other = folder.join(format!(".roundtrip-check-{}", std::process::id()));
+    let made = std::fs::OpenOptions::new().write(true).create_new(true).open(&other);
+    let tried = made.and_then(|_| std::fs::remove_file(&other));
+    tried.map_err(|error| format!("no file can be made in {}: {error}", folder.display()))
 }
 
 /// What a configuration that makes sense comes to, in a line.

@@ -26,7 +26,7 @@ mod tests {
     #[test]
     fn the_starter_makes_sense() {
         let loaded = load("starter.toml", STARTER, []).unwrap();
-        let plan = Plan::of(&loaded, Path::new(".")).unwrap();
+        let plan = Plan::of(&loaded).unwrap();
         assert_eq!(plan.routes.len(), 1);
     }
 
@@ -36,7 +36,7 @@ mod tests {
         let suggested: String =
             STARTER.lines().map(|line| format!("{}\n", line.strip_prefix("#: ").unwrap_or(line))).collect();
         let loaded = load("starter.toml", &suggested, []).unwrap();
-        let plan = Plan::of(&loaded, Path::new(".")).unwrap();
+        let plan = Plan::of(&loaded).unwrap();
         assert_eq!((plan.routes.len(), plan.destinations.len()), (2, 3));
     }
 }

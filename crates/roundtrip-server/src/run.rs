@@ -27,15 +27,6 @@ use crate::history::History;
 use crate::plan::{Plan, Role, endpoint};
 use crate::telemetry::{Collector, Telemetry, headers};
 
-/// Every role.
-const ALL: [Role; 4] = [Role::Listen, Role::Work, Role::Send, Role::Api];
-
-/// The file of an embedded store.
-pub(crate) fn file_of(url: &str) -> Option<&Path> {
-    let path = url.strip_prefix("sqlite:")?;
-    Some(Path::new(path.strip_prefix("//").unwrap_or(path)))
-}
-
 /// Opens the store that the configuration names.
 pub(crate) fn open_store(config: &Config) -> anyhow::Result<Arc<dyn Store>> {
     open_store_at(&config.store.url, Some(config)).context("store.url")
@@ -51,7 +42,8 @@ pub(crate) fn open_store_at(url: &str, config: Option<&Config>) -> anyhow::Resul
 /// Runs these roles, all if none is named, until the process is told to stop; then every
 /// station finishes what it has in hand.
 pub async fn until_stopped(config: &Config, plan: &Plan, only: &[Role]) -> anyhow::Result<()> {
-    let roles = if only.is_empty() { &ALL } else { only };
+    let roles = if only.is_empty() { &Role::ALL } else { only };
+    share(&config.store.url, plan, roles)?;
     let store = open_store(config)?;
     let stop = Shutdown::new();
     let (clock, traces) = (Arc::new(SystemClock::new()), &config.telemetry.traces);
@@ -70,13 +62,37 @@ pub async fn until_stopped(config: &Config, plan: &Plan, only: &[Role]) -> anyho
         () = stop.cancelled() => return Ok(()),
         running = relay.start() => running?,
     };
-    tracing::info!(?roles, routes = plan.routes.len(), destinations = plan.destinations.len(), "running");
+    tracing::info!(
+        roles = Role::words(roles),
+        routes = plan.routes.len(),
+        destinations = plan.destinations.len(),
+        "running"
+    );
     let ended = running.ended().await;
     listening.abort();
     exporting.finish().await;
     store.close().await.context("closing the store")?;
     ended?;
     tracing::info!("stopped");
+    Ok(())
+}
+
+/// Refuses to do a part where nobody can do the rest, and tells of a rest that nobody does meanwhile.
+fn share(url: &str, plan: &Plan, roles: &[Role]) -> anyhow::Result<()> {
+    let beside = Role::words(&plan.roles_beside(roles));
+    let scheme = url.split_once(':').map_or(url, |(scheme, _)| scheme);
+    match scheme {
+        "memory" if !beside.is_empty() => anyhow::bail!(
+            "store.url: a store in memory is shared with nobody, and this process leaves {beside} to others: \
+             leave --only out, or use postgres:// or redis://"
+        ),
+        "sqlite" if !beside.is_empty() => tracing::warn!(
+            nobody = beside,
+            "one process at a time has an SQLite store: while this one runs, nobody does the rest; for several, use \
+             postgres:// or redis://"
+        ),
+        _ => {}
+    }
     Ok(())
 }
 

@@ -9,7 +9,6 @@
 //! command is written once, and refused in the same words. Failure modes: an embedded store that
 //! somebody owns is not touched, and told; a store on a server can be worked on beside instances.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -79,7 +78,7 @@ impl Desk {
             let token = match &reach.token {
                 Some(token) => Some(token.clone()),
                 None => match reach.load()? {
-                    Some((loaded, _)) => own_token(&loaded.config.api).await?,
+                    Some(loaded) => own_token(&loaded.config.api).await?,
                     None => None,
                 },
             };
@@ -89,7 +88,7 @@ impl Desk {
         if let Some(url) = &reach.store {
             return Desk::store(url, found.as_ref()).await;
         }
-        let Some((loaded, folder)) = found else {
+        let Some(loaded) = found else {
             bail!(
                 "there is no roundtrip.toml here: name the configuration (--config), a running instance (--url) or a store (--store)"
             );
@@ -99,7 +98,7 @@ impl Desk {
                 let own = own_token(&loaded.config.api).await?;
                 Desk::instance(&base, reach.token.clone().or(own))
             }
-            None => Desk::store(&loaded.config.store.url.clone(), Some(&(loaded, folder))).await,
+            None => Desk::store(&loaded.config.store.url, Some(&loaded)).await,
         }
     }
 
@@ -109,10 +108,10 @@ impl Desk {
         Ok(Desk { place: format!("the instance at {base}"), way: Way::Instance { client, base, token } })
     }
 
-    async fn store(url: &str, found: Option<&(Loaded, PathBuf)>) -> anyhow::Result<Desk> {
+    async fn store(url: &str, found: Option<&Loaded>) -> anyhow::Result<Desk> {
         must_be_there(url).await?;
-        let store = open_alone(url, found.map(|(loaded, _)| &loaded.config))?;
-        let plan = found.map(|(loaded, folder)| Plan::of(loaded, folder)).transpose()?;
+        let store = open_alone(url, found.map(|loaded| &loaded.config))?;
+        let plan = found.map(Plan::of).transpose()?;
         let routes = match &plan {
             Some(plan) => plan.routes.iter().map(|(name, route)| (name.clone(), route.intake())).collect(),
             None => {

@@ -24,15 +24,15 @@ impl Given {
         &self.config
     }
 
-    /// What it says, and the folder in which files that it names are.
-    pub(super) fn load(&self) -> anyhow::Result<(Loaded, PathBuf)> {
+    /// What it says.
+    pub(super) fn load(&self) -> anyhow::Result<Loaded> {
         load(&self.config)
     }
 
-    /// As much of it as can be read, what is wrong with the rest, and the folder.
-    pub(super) fn read(&self) -> anyhow::Result<((Option<Loaded>, Faults), PathBuf)> {
+    /// As much of it as can be read, and what is wrong with the rest.
+    pub(super) fn read(&self) -> anyhow::Result<(Option<Loaded>, Faults)> {
         let (name, text) = text_of(&self.config)?;
-        Ok((config::read(&name, &text, std::env::vars()), folder_of(&self.config)))
+        Ok(config::read(&name, &text, std::env::vars()))
     }
 }
 
@@ -58,7 +58,7 @@ pub(super) struct Reach {
 
 impl Reach {
     /// The configuration; nothing, if none was named and there is none.
-    pub(super) fn load(&self) -> anyhow::Result<Option<(Loaded, PathBuf)>> {
+    pub(super) fn load(&self) -> anyhow::Result<Option<Loaded>> {
         match &self.config {
             Some(file) => load(file).map(Some),
             None if Path::new(CONFIG).exists() => load(Path::new(CONFIG)).map(Some),
@@ -68,9 +68,9 @@ impl Reach {
 }
 
 /// Reads a configuration.
-pub(super) fn load(file: &Path) -> anyhow::Result<(Loaded, PathBuf)> {
+pub(super) fn load(file: &Path) -> anyhow::Result<Loaded> {
     let (name, text) = text_of(file)?;
-    Ok((config::load(&name, &text, std::env::vars())?, folder_of(file)))
+    Ok(config::load(&name, &text, std::env::vars())?)
 }
 
 /// A file's name, and what is in it.
@@ -79,8 +79,4 @@ fn text_of(file: &Path) -> anyhow::Result<(String, String)> {
     let text = std::fs::read_to_string(file)
         .with_context(|| format!("{name} cannot be read; `roundtrip init` writes one to start from"))?;
     Ok((name, text))
-}
-
-fn folder_of(file: &Path) -> PathBuf {
-    file.parent().unwrap_or(Path::new(".")).to_owned()
 }

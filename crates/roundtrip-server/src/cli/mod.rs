@@ -146,14 +146,13 @@ fn act(action: Action) -> anyhow::Result<ExitCode> {
             ))?;
         }
         Action::Check { given, offline } => {
-            let (read, folder) = given.read()?;
-            let checked = runtime()?.block_on(check::all(read, &folder, offline))?;
+            let checked = runtime()?.block_on(check::all(given.read()?, offline))?;
             let store = checked.store.map(|note| format!("{note}\n")).unwrap_or_default();
             show::say(&format!("{}: {}\n{store}", given.file().display(), check::summary(&checked.config)))?;
         }
         Action::Run { given, only } => {
-            let (loaded, folder) = given.load()?;
-            let plan = Plan::of(&loaded, &folder)?;
+            let loaded = given.load()?;
+            let plan = Plan::of(&loaded)?;
             log(&loaded.config.log)?;
             runtime()?.block_on(run::until_stopped(&loaded.config, &plan, &only))?;
         }

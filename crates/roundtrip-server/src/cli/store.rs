@@ -10,7 +10,7 @@ use roundtrip::store::{ReadExt, StoreError, without_password};
 use serde::Serialize;
 
 use super::desk::{must_be_there, open_alone};
-use super::given::{Given, load};
+use super::given::Given;
 use super::show;
 
 /// What is done with a store.
@@ -80,7 +80,7 @@ impl Place {
     fn url(&self) -> anyhow::Result<String> {
         match &self.store {
             Some(url) => Ok(url.clone()),
-            None => Ok(load(self.given.file())?.0.config.store.url),
+            None => Ok(self.given.load()?.config.store.url),
         }
     }
 

@@ -49,7 +49,7 @@ struct Created {
 impl Token {
     pub(super) async fn act(self) -> anyhow::Result<()> {
         let Token::Create { given, role, name, ttl, link, json } = self;
-        let (loaded, _) = given.load()?;
+        let loaded = given.load()?;
         let address = loaded.config.api.address();
         let secret = loaded.config.api.auth.and_then(|auth| auth.secret);
         let secret = secret.with_context(|| {

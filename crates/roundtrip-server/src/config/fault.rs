@@ -32,8 +32,8 @@ impl fmt::Display for Place {
 /// One thing that is wrong.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
-    /// Where it stands, if it stands anywhere.
-    pub place: Option<Place>,
+    /// Where it stands.
+    pub place: Place,
     /// Which key it is about.
     pub path: Path,
     /// What is wrong, and what to do.
@@ -42,9 +42,7 @@ pub struct Fault {
 
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Some(place) = &self.place {
-            write!(f, "{place}: ")?;
-        }
+        write!(f, "{}: ", self.place)?;
         if !self.path.is_empty() {
             write!(f, "{}: ", self.path.join("."))?;
         }
@@ -67,8 +65,8 @@ impl Faults {
     #[must_use]
     pub fn in_order(mut self) -> Faults {
         let line = |fault: &Fault| match &fault.place {
-            Some(Place::File { line, column, .. }) => (*line, *column),
-            _ => (usize::MAX, 0),
+            Place::File { line, column, .. } => (*line, *column),
+            Place::Variable(_) => (usize::MAX, 0),
         };
         self.0.sort_by_key(line);
         self.0.dedup();

@@ -29,6 +29,8 @@ pub type Path = Vec<String>;
 pub struct Document {
     /// The values.
     pub values: Value,
+    /// Where it begins: the place of what is not there.
+    start: Place,
     places: BTreeMap<Path, Place>,
 }
 
@@ -37,11 +39,11 @@ impl Document {
     pub fn read(file: &str, text: &str) -> Result<Document, Faults> {
         let table = DeTable::parse(text).map_err(|error| {
             let place = place(file, text, error.span().unwrap_or(0..0));
-            Faults::one(Fault { place: Some(place), path: Path::new(), text: error.message().to_owned() })
+            Faults::one(Fault { place, path: Path::new(), text: error.message().to_owned() })
         })?;
         let mut reader = Reader { file, text, places: BTreeMap::new(), path: Path::new() };
         let values = reader.table(table.get_ref());
-        Ok(Document { values, places: reader.places })
+        Ok(Document { values, start: place(file, text, 0..0), places: reader.places })
     }
 
     /// Lays over it what the environment says.
@@ -65,11 +67,12 @@ impl Document {
         }
     }
 
-    /// Where a value stands, or what is nearest around it; or else what is in it: a variable names no table.
-    pub fn place(&self, path: &[String]) -> Option<Place> {
+    /// Where a value stands, or what is nearest around it; or else what is in it: a variable names no table. What stands
+    /// nowhere would stand in the file.
+    pub fn place(&self, path: &[String]) -> Place {
         let around = (0..=path.len()).rev().find_map(|length| self.places.get(&path[..length]));
         let inside = || self.places.iter().find(|(known, _)| !path.is_empty() && known.starts_with(path));
-        around.or_else(|| inside().map(|(_, place)| place)).cloned()
+        around.or_else(|| inside().map(|(_, place)| place)).unwrap_or(&self.start).clone()
     }
 
     /// Takes a value out, so that the rest can be looked at.
@@ -195,7 +198,7 @@ mod tests {
     }
 
     fn line(document: &Document, at: &str) -> String {
-        document.place(&path(at)).unwrap().to_string()
+        document.place(&path(at)).to_string()
     }
 
     #[test]

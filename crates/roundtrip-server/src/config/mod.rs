@@ -7,13 +7,15 @@
 //!               └─ Config
 //! ```
 //!
-//! Every fault is told at once. What needs more than the file, such as a route that names a
+//! Every fault is told at once, in plain words. What needs more than the file, such as a route that names a
 //! chain that is not there, is for [`crate::plan`] to find; so what does not fit is taken out,
 //! and the rest can be looked at.
 
 mod fault;
 mod file;
+mod files;
 mod model;
+mod plain;
 mod reference;
 mod schema;
 mod values;
@@ -27,6 +29,7 @@ pub use schema::schema;
 pub use values::{FinalBlocks, Span};
 pub use work::*;
 
+use plain::plainly;
 use schema::unknown_keys;
 
 /// Most faults that are told of one file.
@@ -63,7 +66,7 @@ impl Loaded {
     }
 }
 
-/// Reads a configuration of this text.
+/// Reads a configuration of this text. Files that it names are in the folder of this file.
 pub fn load(file: &str, text: &str, environment: impl IntoIterator<Item = (String, String)>) -> Result<Loaded, Faults> {
     match read(file, text, environment) {
         (Some(loaded), faults) => faults.unless_any(loaded),
@@ -104,7 +107,7 @@ pub fn read(
             let text = match missing {
                 Some(key) => format!("`{key}` is missing"),
                 None if is_secret(&path) => NOT_A_SECRET.to_owned(),
-                None => text.clone(),
+                None => plainly(&text),
             };
             faults.0.push(Fault { place: document.place(&path), path: path.clone(), text });
         }
@@ -121,7 +124,12 @@ pub fn read(
             (None, _) => break None,
         }
     };
-    (config.map(|config| Loaded { config, document, unread }), faults.in_order())
+    let folder = std::path::Path::new(file).parent().unwrap_or(std::path::Path::new(""));
+    let settled = |mut config: Config| {
+        config.settle_in(folder);
+        Loaded { config, document, unread }
+    };
+    (config.map(settled), faults.in_order())
 }
 
 /// Whether a secret may have been written here: what is there must not be shown.
@@ -176,9 +184,9 @@ chain = "main"
         let expected = [
             "r.toml:2:2: store: `url` is missing",
             "r.toml:3:1: store.uri: nobody knows this key; is `url` meant?",
-            "r.toml:6:1: routes.square.lease: invalid type: integer `5`, expected a string",
+            "r.toml:6:1: routes.square.lease: 5 is no length of time: write \"500ms\", \"15s\" or \"1h 30m\"",
             "r.toml:7:1: routes.square.identity: write \"given\", \"content\", or a list of fields such as [\"/args/id\"]",
-            "r.toml:8:1: routes.square.on_duplicate: unknown variant `atach`, expected one of `attach`, `drop`, `rearm`, `new_generation`, `vote`",
+            "r.toml:8:1: routes.square.on_duplicate: nobody knows \"atach\"; is \"attach\" meant? Known here: \"attach\", \"drop\", \"rearm\", \"new_generation\", \"vote\"",
             "r.toml:10:1: routes.square.events.0: `event` is missing",
         ];
         assert_eq!(faults(text), expected);

@@ -54,7 +54,7 @@ fn seat() -> Span {
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct StoreConfig {
-    /// `sqlite:PATH` for one process; `postgres://HOST/DATABASE`, `redis://HOST` or
+    /// `sqlite:PATH` for one process, the path from the folder of this file; `postgres://HOST/DATABASE`, `redis://HOST` or
     /// `redis-cluster://HOST:PORT,HOST:PORT` for many. `memory:` forgets everything at the end.
     pub url: String,
     /// How many changes the journal holds, which timelines and the update stream read.

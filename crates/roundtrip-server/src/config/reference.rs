@@ -14,7 +14,9 @@ pub fn reference() -> String {
          One TOML file, `roundtrip.toml` by default. Every key can be overridden by an environment variable:\n\
          `ROUNDTRIP__STORE__URL` stands for `store.url`. `roundtrip check` names everything that is wrong with a file;\n\
          `roundtrip schema` prints its JSON Schema, for editors. `roundtrip run --only listen,work,send,api` runs a part of it, so that the\n\
-         parts are on several machines that share a store on a server. This page is made by `roundtrip reference`.\n",
+         parts are on several machines that share a store on a server. Files are named by whole paths, or from the folder of the\n\
+         configuration, wherever the command runs: certificates, secrets, ABIs, descriptors and `sqlite:PATH`, also those that the environment\n\
+         gives. This page is made by `roundtrip reference`.\n",
     );
     let mut parts = vec![(String::new(), &root)];
     let mut at = 0;

@@ -91,12 +91,16 @@ fn likeness(key: &str, candidate: &str) -> f64 {
     }
 }
 
+/// Which of these names is meant by one that nobody knows, if any is like it.
+pub(super) fn meant<'a>(name: &str, known: &'a [impl AsRef<str>]) -> Option<&'a str> {
+    let likeness = |candidate: &&str| likeness(name, candidate);
+    let best = known.iter().map(AsRef::as_ref).max_by(|a, b| likeness(a).total_cmp(&likeness(b)));
+    best.filter(|best| likeness(best) >= ALIKE)
+}
+
 fn unknown(path: &Path, key: &str, known: Option<Vec<String>>) -> Unknown {
     let known = known.unwrap_or_default();
-    let likeness = |candidate: &String| likeness(key, candidate);
-    let best = known.iter().max_by(|a, b| likeness(a).total_cmp(&likeness(b)));
-    let meant = best.filter(|best| likeness(best) >= ALIKE).cloned();
-    Unknown { path: path.clone(), meant, known }
+    Unknown { path: path.clone(), meant: meant(key, &known).map(str::to_owned), known }
 }
 
 #[cfg(test)]

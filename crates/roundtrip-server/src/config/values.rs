@@ -31,10 +31,10 @@ impl fmt::Display for Span {
 
 impl<'de> Deserialize<'de> for Span {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Span, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        let wanted =
-            || de::Error::custom(format!("{text:?} is no length of time: write \"500ms\", \"15s\" or \"1h 30m\""));
-        humantime::parse_duration(&text).map(Span).map_err(|_| wanted())
+        let value = serde_json::Value::deserialize(deserializer)?;
+        let length = value.as_str().and_then(|text| humantime::parse_duration(text).ok());
+        let wanted = || format!("{value} is no length of time: write \"500ms\", \"15s\" or \"1h 30m\"");
+        length.map(Span).ok_or_else(|| de::Error::custom(wanted()))
     }
 }
 

@@ -18,7 +18,7 @@ use roundtrip_evm::{ContractCall, EvmChain, EvmChainOptions, EvmRoute, Gas, Outc
 use super::routes::{address, nodes};
 use super::{Findings, Plan};
 use crate::config::{
-    ChainConfig, DestinationConfig, Fault, KeepConfig, ListSinkConfig, Loaded, OnTimeoutConfig, QuarantineConfig,
+    ChainConfig, Config, DestinationConfig, KeepConfig, ListSinkConfig, OnTimeoutConfig, QuarantineConfig,
     SendOrderConfig, Span, TransactionsConfig, WebhookConfig,
 };
 use crate::run::read_secret;
@@ -242,6 +242,12 @@ fn lanes(
     found
 }
 
+/// Whether something is sent from a lane.
+pub(super) fn uses(config: &Config, lane: &str) -> bool {
+    let mut sent = config.destinations.values().filter_map(|destination| destination.transactions.as_ref());
+    sent.any(|to| to.lanes.iter().any(|named| named == lane))
+}
+
 #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is checked to be in range")]
 fn wei(gwei: f64) -> Result<u128, String> {
     let wei = gwei * WEI_IN_GWEI;
@@ -267,7 +273,7 @@ async fn webhook_of(name: &str, config: &WebhookConfig, clock: Arc<dyn Clock>) -
     Ok(WebhookSink::new(Arc::new(move |_| Some(endpoint.clone())), clock, options)?)
 }
 
-async fn endpoint_of(name: &str, config: &WebhookConfig) -> Result<Endpoint, String> {
+pub(super) async fn endpoint_of(name: &str, config: &WebhookConfig) -> Result<Endpoint, String> {
     let secret = read_secret(&config.secret).await.map_err(|error| error.to_string())?;
     Endpoint::new(name, &config.url, secret.reveal()).map_err(|error| error.to_string())
 }
@@ -381,24 +387,5 @@ impl Delivery {
                 relay.sink_with(name, Observed::new(sink, name, telemetry), courier)
             }
         })
-    }
-
-    /// Finds out whether its keys are there and fit.
-    pub(super) async fn probe(&self, loaded: &Loaded, name: &str, faults: &mut Vec<Fault>) {
-        match self {
-            Delivery::Transactions(to) => {
-                for (lane, source) in &to.lanes {
-                    if let Err(error) = source.open().await {
-                        faults.push(loaded.fault(&["lanes", lane, "signer"], error.to_string()));
-                    }
-                }
-            }
-            Delivery::Webhook(config) => {
-                if let Err(error) = endpoint_of(name, config).await {
-                    faults.push(loaded.fault(&["destinations", name, "webhook"], error));
-                }
-            }
-            Delivery::Keep(_) | Delivery::List(_) => {}
-        }
     }
 }

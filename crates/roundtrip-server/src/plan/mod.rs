@@ -6,11 +6,12 @@
 //! ```
 
 mod destinations;
+mod probe;
 mod routes;
 mod work;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use roundtrip::clock::{Clock, SystemClock};
@@ -27,7 +28,7 @@ pub use routes::{Feed, RoutePlan};
 pub use work::WorkPlan;
 
 use crate::api::explore::Explorer;
-use crate::config::{ChainConfig, Config, Fault, Faults, Loaded, TracesConfig};
+use crate::config::{ChainConfig, Config, Faults, Loaded, TracesConfig};
 use crate::telemetry::{Scope, Telemetry};
 
 /// What hyper takes of headers at the least.
@@ -46,6 +47,26 @@ pub enum Role {
     Api,
 }
 
+impl Role {
+    /// Every role.
+    pub const ALL: [Role; 4] = [Role::Listen, Role::Work, Role::Send, Role::Api];
+
+    /// As `--only` names it.
+    pub fn word(self) -> &'static str {
+        match self {
+            Role::Listen => "listen",
+            Role::Work => "work",
+            Role::Send => "send",
+            Role::Api => "api",
+        }
+    }
+
+    /// Several, as `--only` names them.
+    pub fn words(roles: &[Role]) -> String {
+        roles.iter().map(|role| role.word()).collect::<Vec<_>>().join(",")
+    }
+}
+
 /// A configuration that makes sense.
 #[derive(Debug)]
 pub struct Plan {
@@ -61,8 +82,6 @@ pub struct Plan {
 /// Collects what is wrong, while the rest is looked at.
 pub(crate) struct Findings<'a> {
     loaded: &'a Loaded,
-    /// Where the files are that the configuration names.
-    folder: &'a Path,
     faults: Faults,
 }
 
@@ -97,27 +116,27 @@ impl Findings<'_> {
         }
     }
 
-    fn read(&mut self, path: &[&str], file: &PathBuf) -> Option<String> {
-        let found = std::fs::read_to_string(self.folder.join(file));
+    fn read(&mut self, path: &[&str], file: &Path) -> Option<String> {
+        let found = std::fs::read_to_string(file);
         self.ok(path, found.map_err(|error| format!("{}: {error}", file.display())))
     }
 
-    fn read_bytes(&mut self, path: &[&str], file: &PathBuf) -> Option<Vec<u8>> {
-        let found = std::fs::read(self.folder.join(file));
+    fn read_bytes(&mut self, path: &[&str], file: &Path) -> Option<Vec<u8>> {
+        let found = std::fs::read(file);
         self.ok(path, found.map_err(|error| format!("{}: {error}", file.display())))
     }
 }
 
 impl Plan {
-    /// What this configuration comes to; files that it names are looked for in this folder.
-    pub fn of(loaded: &Loaded, folder: &Path) -> Result<Plan, Faults> {
-        let (plan, faults) = Plan::sketch(loaded, folder);
+    /// What this configuration comes to.
+    pub fn of(loaded: &Loaded) -> Result<Plan, Faults> {
+        let (plan, faults) = Plan::sketch(loaded);
         faults.unless_any(plan)
     }
 
-    /// The part of it that makes sense, and what is wrong with the rest.
-    pub fn sketch(loaded: &Loaded, folder: &Path) -> (Plan, Faults) {
-        let mut findings = Findings { loaded, folder, faults: Faults::default() };
+    /// The part of it that makes sense, and what is wrong with the rest. It is to be looked at, not to be run.
+    pub fn sketch(loaded: &Loaded) -> (Plan, Faults) {
+        let mut findings = Findings { loaded, faults: Faults::default() };
         let config = &loaded.config;
         check_chains(&mut findings);
         check_api(&mut findings);
@@ -160,6 +179,20 @@ impl Plan {
             }
         }
         Ok(relay)
+    }
+
+    /// The roles that this configuration has something for, less these.
+    pub(crate) fn roles_beside(&self, roles: &[Role]) -> Vec<Role> {
+        let mut routes = self.routes.values();
+        let needed = |role: &Role| match role {
+            Role::Listen => routes.clone().any(RoutePlan::has_source),
+            Role::Work => routes.clone().any(|route| route.work.is_some()),
+            Role::Send => !self.destinations.is_empty(),
+            // Whoever pulls work, or submits, does so over the API.
+            Role::Api => routes.any(|route| route.work.is_none() || route.intake().submit),
+        };
+        let beside = Role::ALL.into_iter().filter(|role| !roles.contains(role));
+        beside.filter(needed).collect()
     }
 
     /// What a process of these roles counts.
@@ -217,38 +250,6 @@ impl Plan {
             _ => None,
         };
         Explorer::new(sources, self.destinations.iter().filter_map(nodes).collect())
-    }
-
-    /// What is wrong with keys and nodes, as far as it can be found out now.
-    pub async fn probe(&self, loaded: &Loaded) -> Vec<Fault> {
-        let mut faults = Vec::new();
-        for (name, chain) in &self.chains {
-            probe_nodes(loaded, name, chain, &mut faults).await;
-        }
-        for (name, delivery) in &self.destinations {
-            delivery.probe(loaded, name, &mut faults).await;
-        }
-        for (name, route) in &self.routes {
-            route.probe(loaded, name, &self.chains, &mut faults).await;
-            if let Some(work) = &route.work {
-                work.probe(loaded, name, &mut faults).await;
-            }
-        }
-        faults
-    }
-}
-
-/// Finds out whether each node of a chain is there, and on that chain.
-async fn probe_nodes(loaded: &Loaded, name: &str, chain: &ChainConfig, faults: &mut Vec<Fault>) {
-    for (n, url) in chain.urls.iter().enumerate() {
-        // What is no URL is told without asking anybody.
-        let Ok(rpc) = roundtrip_evm::Rpc::http(url) else { continue };
-        let wrong = match rpc.chain_id().await {
-            Ok(found) if found == chain.chain_id => continue,
-            Ok(found) => format!("this node is on chain {found}, not {}", chain.chain_id),
-            Err(error) => error.to_string(),
-        };
-        faults.push(loaded.fault(&["chains", name, "urls", &n.to_string()], wrong));
     }
 }
 

@@ -54,7 +54,7 @@ fn feed_from<'a>(feeds: &'a mut BTreeMap<String, Feed>, chain: &str, block: u64)
     feed
 }
 
-/// Reads a route; `None`, and faults, if it makes no sense.
+/// Reads a route, as far as it makes sense; faults, and `None` if it has no name, if it makes none.
 pub(super) fn plan(
     findings: &mut Findings<'_>,
     name: &str,
@@ -111,11 +111,9 @@ pub(super) fn plan(
     }
     let intake = intake(findings, name, config, &identity);
     let work = config.work.as_ref().map(|work| super::work::plan(findings, name, work, config.to.is_some()));
-    let work = match work {
-        Some(planned) => Some(planned?),
-        None => None,
-    };
-    Some(RoutePlan { policy: policy?, intake, route, feeds, mempools, lists, every, work })
+    // What makes no sense is told by now, and keeps nothing else from being looked at.
+    let (policy, work) = (policy.unwrap_or_default(), work.flatten());
+    Some(RoutePlan { policy, intake, route, feeds, mempools, lists, every, work })
 }
 
 /// How a route takes requests over the API.
@@ -344,6 +342,11 @@ impl RoutePlan {
     /// The origins whose events or blocks are its requests.
     pub(super) fn feeds(&self) -> impl Iterator<Item = &String> {
         self.feeds.keys()
+    }
+
+    /// Whether anything is read into it.
+    pub(super) fn has_source(&self) -> bool {
+        !(self.feeds.is_empty() && self.mempools.is_empty() && self.lists.is_empty()) || self.every.is_some()
     }
 
     /// Its name.

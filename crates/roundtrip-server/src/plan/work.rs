@@ -10,6 +10,7 @@ use roundtrip::relay::Relay;
 use roundtrip::store::policy::Backoff;
 use roundtrip::worker::WorkerOptions;
 use roundtrip_evm::mapping::Mapping;
+use roundtrip_evm::sender::SecretSource;
 use roundtrip_evm::{ContractRead, Outcomes, ReadAt};
 use roundtrip_tools::contract::ContractTool;
 use roundtrip_tools::egress::Allowed;
@@ -302,8 +303,7 @@ impl WorkPlan {
     async fn key(&self) -> Result<Option<SigningKey>, String> {
         let Kind::Http(config) = &self.kind else { return Ok(None) };
         let Some(source) = &config.secret else { return Ok(None) };
-        let secret = read_secret(source).await.map_err(|error| error.to_string())?;
-        SigningKey::read(secret.reveal()).map(Some).map_err(|error| error.to_string())
+        signing_key(source).await.map(Some)
     }
 
     /// Adds who works.
@@ -348,9 +348,6 @@ impl WorkPlan {
     /// Finds out whether the tool is there, and is what the configuration says.
     pub(super) async fn probe(&self, loaded: &Loaded, name: &str, faults: &mut Vec<Fault>) {
         let path = ["routes", name, "work"];
-        if let Err(why) = self.key().await {
-            faults.push(loaded.fault(&["routes", name, "work", "http", "secret"], why));
-        }
         for (n, preparation) in self.preparations(|_, _, _| {}).iter().enumerate() {
             if let Err(why) = in_time(preparation.probe()).await {
                 faults.push(loaded.fault(&["routes", name, "work", "prepare", &n.to_string()], why));
@@ -372,6 +369,12 @@ impl WorkPlan {
             faults.push(loaded.fault(&[&path[..], &["http", "health"]].concat(), format!("it is not well: {why}")));
         }
     }
+}
+
+/// Reads what calls are signed with.
+pub(super) async fn signing_key(source: &SecretSource) -> Result<SigningKey, String> {
+    let secret = read_secret(source).await.map_err(|error| error.to_string())?;
+    SigningKey::read(secret.reveal()).map_err(|error| error.to_string())
 }
 
 /// How long what a failed call tells of a tool holds: a minute longer than a request that waits for it waits at the

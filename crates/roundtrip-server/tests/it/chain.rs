@@ -2,6 +2,7 @@
 //! HTTP, transactions out; in one process, and in one for each role, each of them killed in turn.
 
 use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
 use alloy::primitives::{Address, Bytes, keccak256};
@@ -15,7 +16,7 @@ use roundtrip_evm::testkit::submitter::{Submitter, SubmitterOptions};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
-use super::program::Program;
+use super::program::{PROGRAM, Program};
 use super::tool::{HttpServer, says};
 
 const REQUESTS: usize = 60;
@@ -144,6 +145,27 @@ fn answered(job: &Value) -> Value {
     let payload: Bytes = job["payload"]["args"]["payload"].as_str().unwrap().parse().unwrap();
     let response = json!({"content": keccak256(&payload), "answer": answer_to(&payload)});
     json!({"id": job["id"], "token": job["token"], "response": response})
+}
+
+/// A contract that is not there is told, at each place that names it.
+#[tokio::test]
+async fn a_check_asks_whether_the_contracts_are_there() {
+    let (site, folder) = (Site::ready(200).await, tempfile::tempdir().unwrap());
+    let checked = |config: &str| {
+        std::fs::write(folder.path().join("roundtrip.toml"), config).unwrap();
+        let mut command = Command::new(PROGRAM);
+        command.arg("check").current_dir(folder.path()).envs(site.keys.iter().map(|(name, key)| (name, key)));
+        String::from_utf8(command.output().unwrap().stderr).unwrap()
+    };
+    let config = site.config("sqlite:store.db");
+    assert_eq!(checked(&config), "");
+    let nobody = Address::repeat_byte(7).to_string();
+    let told = checked(&config.replace(&site.board.to_string(), &nobody));
+    let missing = format!("there is no contract at {nobody} on chain dev");
+    for path in ["routes.board.events.0.addresses.0", "destinations.board.transactions.contract"] {
+        assert!(told.contains(&format!(" {path}: {missing}")), "{path} is not in:\n{told}");
+    }
+    assert_eq!(told.lines().count(), 2, "{told}");
 }
 
 #[tokio::test]

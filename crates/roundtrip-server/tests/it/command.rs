@@ -7,6 +7,7 @@ use std::process::{Command, Output, Stdio};
 use reqwest::Method;
 use serde_json::json;
 
+use super::certificate::certificate;
 use super::program::{PROGRAM, Program};
 
 fn roundtrip(folder: &Path, arguments: &[&str]) -> Output {
@@ -127,6 +128,110 @@ function = "answer(uint256 id)"
     assert!(offline.status.success(), "{}", said(&offline));
 }
 
+/// Each key and secret is looked for, whatever else is wrong beside it.
+#[test]
+fn a_missing_key_is_told_beside_everything_else() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = r#"[store]
+url = "sqlite:/proc/store.db"
+
+[chains.main]
+chain_id = 1
+urls = ["http://127.0.0.1:1"]
+
+[lanes.first]
+signer = { key = { env = "NOT_SET_ANYWHERE" } }
+
+[lanes.idle]
+signer = { key = { env = "NOT_SET_ANYWHERE" } }
+
+[routes.price]
+to = "board"
+on_duplicate = "vote"
+
+[routes.price.work.http]
+url = "no url"
+secret = { file = "missing.secret" }
+
+[destinations.board.transactions]
+chain = "main"
+lanes = ["first"]
+contract = "0x5FbDB2315678afecb367f032d93F642f64180aa3"
+function = "answer("
+"#;
+    std::fs::write(folder.path().join("roundtrip.toml"), config).unwrap();
+    let told = said(&roundtrip(folder.path(), &["check"]));
+    let expected = [
+        "roundtrip.toml:2:1: store.url: no file can be made in /proc",
+        "roundtrip.toml:6:9: chains.main.urls.0: ",
+        "roundtrip.toml:9:1: lanes.first.signer: no secret in the environment variable NOT_SET_ANYWHERE",
+        "roundtrip.toml:16:1: routes.price.on_duplicate: `votes` says how many are needed",
+        "roundtrip.toml:19:1: routes.price.work.http.url: ",
+        "roundtrip.toml:20:1: routes.price.work.http.secret: no secret in the file missing.secret",
+        "roundtrip.toml:26:1: destinations.board.transactions.function: ",
+    ];
+    let lines: Vec<&str> = told.lines().filter(|line| line.starts_with("roundtrip.toml:")).collect();
+    for (line, start) in lines.iter().zip(expected) {
+        assert!(line.starts_with(start), "{start} is not where it should be in:\n{told}");
+    }
+    assert_eq!(lines.len(), expected.len(), "{told}");
+    assert!(!told.contains("store.url: store.url"), "{told}");
+}
+
+/// Wherever the command runs.
+#[tokio::test]
+async fn files_are_found_from_the_folder_of_the_configuration() {
+    let (folder, made) = (tempfile::tempdir().unwrap(), certificate());
+    let site = folder.path().join("site");
+    std::fs::create_dir_all(site.join("keys")).unwrap();
+    for name in ["cert.pem", "key.pem"] {
+        std::fs::copy(made.path().join(name), site.join("keys").join(name)).unwrap();
+    }
+    std::fs::write(site.join("keys/api"), "a secret of more than 32 bytes, for tests").unwrap();
+    let config = r#"
+[store]
+url = "sqlite:store.db"
+
+[api.auth]
+secret = { file = "keys/api" }
+
+[api.tls]
+certificate = "keys/cert.pem"
+key = "keys/key.pem"
+
+[routes.idle]
+"#;
+    std::fs::write(site.join("roundtrip.toml"), config).unwrap();
+    let given = ["--config", "site/roundtrip.toml"];
+    let checked = roundtrip(folder.path(), &[&["check"][..], &given].concat());
+    assert!(checked.status.success(), "{}", said(&checked));
+    let made = roundtrip(folder.path(), &[&["store", "migrate"][..], &given].concat());
+    assert!(made.status.success(), "{}", said(&made));
+    assert!(site.join("store.db").is_file() && !folder.path().join("store.db").exists());
+    let token = roundtrip(folder.path(), &[&["token", "create", "--role", "viewer"][..], &given].concat());
+    assert!(token.status.success(), "{}", said(&token));
+    // What is said on the command line is found from where that is said.
+    let beside = roundtrip(folder.path(), &["store", "verify", "--store", "sqlite:store.db"]);
+    assert!(said(&beside).contains("there is no store at store.db"), "{}", said(&beside));
+}
+
+#[test]
+fn a_part_is_refused_where_nobody_can_do_the_rest() {
+    let folder = tempfile::tempdir().unwrap();
+    let route = "[routes.square]\nto = \"caller\"\n[destinations.caller.keep]\nat_least = \"1h\"\n";
+    let config = format!("[store]\nurl = \"memory:\"\n{route}");
+    std::fs::write(folder.path().join("roundtrip.toml"), config).unwrap();
+    let told = said(&roundtrip(folder.path(), &["run", "--only", "api"]));
+    assert!(told.contains("shared with nobody, and this process leaves send to others"), "{told}");
+    // A file is another's as soon as this process ends.
+    let program = Program::start_as(folder.path(), &format!("[store]\nurl = \"sqlite:s.db\"\n{route}"), &[], &["send"]);
+    let told = program.stop();
+    assert!(told.contains("\"nobody\":\"api\"") && told.contains("\"roles\":\"send\""), "{told}");
+    // Where there is no rest, nothing is said.
+    let program = Program::start_as(folder.path(), "[store]\nurl = \"memory:\"\n[routes.square]\n", &[], &["api"]);
+    assert!(!program.stop().contains("WARN"));
+}
+
 /// What an event lacks, and each fault beside another of the same event.
 #[test]
 fn an_event_is_held_to_what_its_route_wants_of_it() {
@@ -224,6 +329,7 @@ signer = "0xac0974bec39a17e36ba4a6b4d238ff944bacb478cbed5efcae784d7bf4f2ff80"
     assert!(!checked.status.success());
     let told = said(&checked);
     let expected = [
+        "roundtrip.toml:1:1: `store` is missing",
         "roundtrip.toml:1:2: stor: nobody knows this key; is `store` meant?",
         "roundtrip.toml:6:10: api.auth.secrt: nobody knows this key; is `secret` meant?",
         "roundtrip.toml:9:1: chains.main.chain_id: ",
@@ -237,11 +343,9 @@ signer = "0xac0974bec39a17e36ba4a6b4d238ff944bacb478cbed5efcae784d7bf4f2ff80"
         "roundtrip.toml:34:1: destinations.board.transactions.contract: ",
         "roundtrip.toml:37:20: destinations.hook.webhook: no secret in the environment variable NOT_SET_ANYWHERE",
         "roundtrip.toml:42:1: lanes.first.signer: a secret is not written here but named",
-        "`store` is missing",
     ];
     // What a signature lacks is shown in lines of its own.
-    let lines: Vec<&str> =
-        told.lines().filter(|line| line.starts_with("roundtrip.toml:") || line.starts_with('`')).collect();
+    let lines: Vec<&str> = told.lines().filter(|line| line.starts_with("roundtrip.toml:")).collect();
     for (line, start) in lines.iter().zip(expected) {
         assert!(line.starts_with(start), "{start} is not where it should be in:\n{told}");
     }

@@ -157,6 +157,18 @@ impl SignerSource {
         }
     }
 
+    /// Takes the files that it names from this folder, unless their paths are whole ones.
+    pub fn settle_in(&mut self, folder: &Path) {
+        match self {
+            SignerSource::Key(source) | SignerSource::Mnemonic { phrase: source, .. } => source.settle_in(folder),
+            SignerSource::Keystore { file, password } => {
+                *file = folder.join(&*file);
+                password.settle_in(folder);
+            }
+            SignerSource::Remote { .. } | SignerSource::Lost(_) => {}
+        }
+    }
+
     /// Whether nobody signs.
     pub fn is_lost(&self) -> bool {
         matches!(self, SignerSource::Lost(_))

@@ -1,7 +1,7 @@
 //! What nobody may see, and where it is read from.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 use zeroize::Zeroizing;
@@ -59,6 +59,14 @@ impl fmt::Display for SecretSource {
 pub type Environment<'a> = dyn Fn(&str) -> Option<String> + Sync + 'a;
 
 impl SecretSource {
+    /// Takes a file from this folder, unless its path is a whole one.
+    pub fn settle_in(&mut self, folder: &Path) {
+        match self {
+            SecretSource::Env(_) => {}
+            SecretSource::File(path) => *path = folder.join(&*path),
+        }
+    }
+
     /// Reads it, or says why not.
     pub async fn read(&self, environment: &Environment<'_>) -> Result<Secret, String> {
         let text = match self {
