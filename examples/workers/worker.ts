@@ -1,5 +1,6 @@
 // A worker in TypeScript, without any package: squares numbers.
 //
+//   npx --package typescript tsc --strict --target es2022 --lib es2022,dom --module es2022 --types "" worker.ts
 //   node worker.js http://127.0.0.1:8080 square        (a token in ROUNDTRIP_TOKEN)
 
 declare const process: {

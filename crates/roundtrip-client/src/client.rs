@@ -1,5 +1,6 @@
 //! The calls, one by one.
 
+use std::error::Error;
 use std::time::Duration;
 
 use serde::de::DeserializeOwned;
@@ -165,12 +166,18 @@ struct Problem {
     detail: String,
 }
 
+/// An error and what led to it: a certificate that nobody vouches for is only told by the last of them.
+pub(crate) fn with_causes(error: &dyn Error) -> String {
+    let causes = std::iter::successors(error.source(), |&cause| cause.source());
+    causes.fold(error.to_string(), |told, cause| format!("{told}: {cause}"))
+}
+
 impl Client {
     /// Calls this program.
     pub fn new(settings: Settings) -> Result<Client, CallError> {
         // Whoever links this may have installed another provider already, which will do.
         let _installed = rustls::crypto::ring::default_provider().install_default();
-        let unusable = |error: reqwest::Error| CallError::NoAnswer(error.to_string());
+        let unusable = |error: reqwest::Error| CallError::NoAnswer(with_causes(&error));
         let builder = match &settings.trusted {
             Some(pem) => {
                 let trusted = reqwest::Certificate::from_pem_bundle(pem).map_err(unusable)?;
@@ -217,7 +224,7 @@ impl Client {
     }
 
     async fn call<T: DeserializeOwned>(&self, path: &str, body: &Value, within: Duration) -> Result<T, CallError> {
-        let no_answer = |error: reqwest::Error| CallError::NoAnswer(error.without_url().to_string());
+        let no_answer = |error: reqwest::Error| CallError::NoAnswer(with_causes(&error.without_url()));
         let call = self.http.post(format!("{}{path}", self.settings.url.trim_end_matches('/'))).timeout(within);
         let call = call.header("content-type", "application/json").body(body.to_string());
         let call = match &self.settings.token {

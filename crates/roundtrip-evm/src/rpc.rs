@@ -116,6 +116,13 @@ pub fn web_client(within: Duration) -> reqwest::Result<reqwest::Client> {
     reqwest::Client::builder().timeout(within).build()
 }
 
+/// The same, which trusts none but the authorities of this PEM.
+pub fn web_client_trusting(within: Duration, authorities: &[u8]) -> reqwest::Result<reqwest::Client> {
+    install_crypto();
+    let authorities = reqwest::Certificate::from_pem_bundle(authorities)?;
+    reqwest::Client::builder().timeout(within).tls_certs_only(authorities).build()
+}
+
 /// A URL that no node can be reached by.
 #[derive(Debug, thiserror::Error)]
 #[error("{url} is no address of a node: {why}")]

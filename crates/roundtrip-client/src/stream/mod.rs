@@ -27,7 +27,7 @@ use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint};
 use tonic::{Code, Request, Status};
 
 use self::hands::Hands;
-use crate::client::{CallError, Failed, Job, Kept, Outcome, Settings, Verdict};
+use crate::client::{CallError, Failed, Job, Kept, Outcome, Settings, Verdict, with_causes};
 use crate::worker::{AGAIN_FIRST, AGAIN_MAX, Options};
 
 /// How long the program may take to be reached.
@@ -273,7 +273,7 @@ impl Line {
 
     /// One stream, to its end. Those who wait for a result when it breaks hear that it broke.
     async fn talk(&mut self, reached: &mut bool) -> Result<(), Status> {
-        let unreached = |error: tonic::transport::Error| Status::unavailable(error.to_string());
+        let unreached = |error: tonic::transport::Error| Status::unavailable(with_causes(&error));
         let channel = self.endpoint.connect().await.map_err(unreached)?;
         // As bounded as the sayings.
         let (say, mut said) = mpsc::unbounded_channel();

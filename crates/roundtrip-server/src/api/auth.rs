@@ -39,6 +39,18 @@ pub enum Role {
     Operator,
 }
 
+impl Role {
+    fn words(roles: &[Role]) -> String {
+        let word = |role: &Role| match role {
+            Role::Viewer => "viewer",
+            Role::Submitter => "submitter",
+            Role::Worker => "worker",
+            Role::Operator => "operator",
+        };
+        roles.iter().map(word).collect::<Vec<_>>().join(", ")
+    }
+}
+
 /// What a token says.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Claims {
@@ -192,7 +204,7 @@ pub(super) async fn guard(State(guard): State<Guard>, mut request: Request, next
                 || Problem::new(StatusCode::UNAUTHORIZED, "a good token is needed: Authorization: Bearer TOKEN");
             let claims = claims.ok_or_else(nobody)?;
             if !claims.roles.iter().any(|role| guard.roles.contains(role)) {
-                let detail = format!("this needs one of the roles {:?}", guard.roles).to_lowercase();
+                let detail = format!("this needs one of the roles {}", Role::words(guard.roles));
                 return Err(Problem::new(StatusCode::FORBIDDEN, detail));
             }
             Caller { until: claims.until(), name: claims.sub, roles: claims.roles, expires_at_s: Some(claims.exp) }

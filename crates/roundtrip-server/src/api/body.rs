@@ -24,6 +24,14 @@ impl TryFrom<u64> for Whole {
     }
 }
 
+/// How many are wanted: so many if nothing is said, and no more than that. None at all is a mistake.
+pub(super) fn at_most(wanted: Option<usize>, usual: usize, most: usize) -> Result<usize, Problem> {
+    match wanted {
+        Some(0) => Err(Problem::unprocessable(format!("0 is nothing to ask for: use a number from 1 to {most}"))),
+        wanted => Ok(wanted.unwrap_or(usual).min(most)),
+    }
+}
+
 /// How a payload is to be read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]

@@ -23,7 +23,7 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::Api;
 use super::auth::Caller;
-use super::body::Whole;
+use super::body::{Whole, at_most};
 use super::path::Path;
 use super::problem::Problem;
 use super::requests::Prefix;
@@ -122,6 +122,7 @@ pub(crate) struct DeadCall {
     pub after: Option<Whole>,
     /// With so many at the most, in this call; 1000 if nothing is said.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1)]
     pub limit: Option<usize>,
 }
 
@@ -316,7 +317,7 @@ pub(super) async fn mend_dead(
     if filter.is_open() && !all {
         return Err(Problem::unprocessable("the filter names nothing: narrow it, or say `all`"));
     }
-    let limit = limit.unwrap_or(PAGE_MAX).clamp(1, PAGE_MAX);
+    let limit = at_most(limit, PAGE_MAX, PAGE_MAX)?;
     let page = api.store.list(filter.list(after.map(|Whole(after)| Seq(after)), limit)?).await?;
     let letters = page.requests.iter().filter(|letter| filter.fits(letter));
     let mends: Vec<Op> = letters.map(|letter| Op::Mend(Mend { id: letter.id, remedy: what })).collect();

@@ -8,9 +8,11 @@ use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use super::Api;
-use super::body::Whole;
+use super::body::{Whole, at_most};
 use super::problem::Problem;
-use super::views::State as WireState;
+use super::requests::Prefix;
+use super::views::{self, State as WireState};
+use crate::history::Ended;
 use crate::history::series::{REACH_MS, Step};
 
 /// How much is told unless asked for more, in milliseconds.
@@ -115,8 +117,56 @@ pub(super) async fn history(
 pub(super) struct EndedQuery {
     /// Only of this route.
     pub route: Option<String>,
-    /// At most so many.
+    /// Only those that ended like this; several with commas.
+    pub state: Option<String>,
+    /// Only those that ended at this time or later, in milliseconds since 1970.
+    pub from_ms: Option<Whole>,
+    /// Only those that ended before this time.
+    pub to_ms: Option<Whole>,
+    /// Only ids that begin with these hexadecimal digits.
+    pub id_prefix: Option<String>,
+    /// What the page before said is next.
+    pub after: Option<Whole>,
+    /// At most so many; 100 if nothing is said, 1000 at the most.
+    #[param(minimum = 1)]
     pub limit: Option<usize>,
+}
+
+/// The same, read.
+struct Wanted {
+    route: Option<RouteName>,
+    states: Vec<WireState>,
+    from_ms: u64,
+    to_ms: u64,
+    prefix: Prefix,
+    after: Option<u64>,
+}
+
+impl Wanted {
+    fn read(query: &EndedQuery) -> Result<Wanted, Problem> {
+        let states = views::states(query.state.as_deref())?;
+        if let Some(live) = states.iter().find(|state| state.live().is_some_and(|_| **state != WireState::Dead)) {
+            let why = format!("{live}: only requests that ended are listed here; /v1/requests has the others");
+            return Err(Problem::unprocessable(why));
+        }
+        Ok(Wanted {
+            route: query.route.as_deref().map(RouteName::new).transpose()?,
+            states,
+            from_ms: query.from_ms.unwrap_or_default().0,
+            to_ms: query.to_ms.map_or(u64::MAX, |to| to.0),
+            prefix: query.id_prefix.as_deref().map(str::parse).transpose()?.unwrap_or_default(),
+            after: query.after.map(|after| after.0),
+        })
+    }
+
+    fn has(&self, ended: &Ended) -> bool {
+        self.after.is_none_or(|after| ended.position < after)
+            && (self.route.is_none() || ended.route == self.route)
+            && (self.states.is_empty() || self.states.contains(&ended.end.into()))
+            && (self.from_ms..self.to_ms).contains(&ended.at.0)
+            && ended.id.as_bytes().starts_with(&self.prefix.bytes)
+            && self.prefix.fits(&ended.id)
+    }
 }
 
 /// What ended lately.
@@ -124,6 +174,9 @@ pub(super) struct EndedQuery {
 pub(super) struct WireEnds {
     /// Newest first.
     pub requests: Vec<WireEnd>,
+    /// Where the next page begins, if there is more.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub next: Option<u64>,
     /// How many ended on each route since this process began to read the journal, by name.
     pub totals: Vec<WireTotal>,
 }
@@ -167,17 +220,20 @@ pub(super) async fn ended(
     query: Result<Query<EndedQuery>, QueryRejection>,
 ) -> Result<Json<WireEnds>, Problem> {
     let Query(query) = query?;
-    let route = query.route.as_deref().map(RouteName::new).transpose()?;
+    let (wanted, limit) = (Wanted::read(&query)?, at_most(query.limit, ENDS, ENDS_MAX)?);
     let book = api.premises.history.book();
-    let wanted = book.ended().filter(|ended| route.is_none() || ended.route == route);
-    let requests = wanted.take(query.limit.unwrap_or(ENDS).clamp(1, ENDS_MAX)).map(|ended| WireEnd {
+    let mut found = book.ended().filter(|ended| wanted.has(ended));
+    let page: Vec<&Ended> = found.by_ref().take(limit).collect();
+    let next = page.last().map(|last| last.position).filter(|_| found.next().is_some());
+    let shown = |ended: &Ended| WireEnd {
         id: ended.id.to_string(),
         route: ended.route.as_ref().map(ToString::to_string),
         state: ended.end.into(),
         admitted_at_ms: ended.admitted_at.map(|at| at.0),
         ended_at_ms: ended.at.0,
-    });
-    let wanted = book.ended_on().filter(|(name, _)| route.as_ref().is_none_or(|route| route == *name));
-    let totals = wanted.map(|(route, requests)| WireTotal { route: route.to_string(), requests });
-    Ok(Json(WireEnds { requests: requests.collect(), totals: totals.collect() }))
+    };
+    let on = book.ended_on().filter(|(name, _)| wanted.route.as_ref().is_none_or(|route| route == *name));
+    let totals = on.map(|(route, requests)| WireTotal { route: route.to_string(), requests });
+    let requests = page.into_iter().map(shown).collect();
+    Ok(Json(WireEnds { requests, next, totals: totals.collect() }))
 }

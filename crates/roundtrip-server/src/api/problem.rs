@@ -19,6 +19,9 @@ use super::views::State;
 /// After how many seconds a caller may come again.
 const AGAIN_AFTER_S: u32 = 1;
 
+/// What is said of a body that is larger than one may be.
+pub(super) const BODY_TOO_LARGE: &str = "the body is too large";
+
 /// Why a call was refused.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema, IntoResponses)]
 #[response(status = "default", content_type = "application/problem+json")]
@@ -180,15 +183,23 @@ impl From<ParseError> for Problem {
     }
 }
 
+/// Why a body was not taken. How large one may be is said where that is known.
+fn body_refused(status: StatusCode, text: String) -> Problem {
+    match status {
+        StatusCode::PAYLOAD_TOO_LARGE => Problem::new(status, BODY_TOO_LARGE),
+        status => Problem::new(status, text),
+    }
+}
+
 impl From<JsonRejection> for Problem {
     fn from(rejection: JsonRejection) -> Problem {
-        Problem::new(rejection.status(), rejection.body_text())
+        body_refused(rejection.status(), rejection.body_text())
     }
 }
 
 impl From<BytesRejection> for Problem {
     fn from(rejection: BytesRejection) -> Problem {
-        Problem::new(rejection.status(), rejection.body_text())
+        body_refused(rejection.status(), rejection.body_text())
     }
 }
 

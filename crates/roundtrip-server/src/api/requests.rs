@@ -25,7 +25,7 @@ use serde_json::value::RawValue;
 use utoipa::{IntoParams, ToSchema};
 
 use super::Api;
-use super::body::{self, Whole, WireEncoding};
+use super::body::{self, Whole, WireEncoding, at_most};
 use super::path::Path;
 use super::problem::Problem;
 use super::views::{self, WireEntry, WirePage, WireRequest};
@@ -96,7 +96,7 @@ pub(crate) struct Accepted {
     pub admission: Cow<'static, str>,
     /// Where its state can be read; with `conflict`, that of what has the id, if something has.
     pub status_url: String,
-    /// With `conflict`: what is wrong.
+    /// With `conflict`: what is wrong. With `known`: why it could not be compared with what was submitted before.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub detail: Option<String>,
 }
@@ -189,11 +189,16 @@ impl Api {
         let id = request.id;
         let accepted = self.admit(&identity, vec![(claim, request)]).await?.into_iter().next();
         let accepted = accepted.ok_or_else(|| Problem::later("the store answered nothing"))?;
-        if let Some(conflict) = &accepted.detail {
-            return Err(Problem::conflict(conflict.as_str()));
+        match &accepted.detail {
+            Some(conflict) if accepted.admission == CONFLICT => return Err(Problem::conflict(conflict.as_str())),
+            // It was stored before, and not by this call.
+            Some(unread) => return Err(Problem::later(unread.as_str())),
+            None => {}
         }
-        if wait.is_some() {
-            let found = self.waited(id, wait).await?.ok_or_else(|| gone(id))?;
+        // It is stored, whether or not it can be read now.
+        if wait.is_some()
+            && let Ok(Some(found)) = self.waited(id, wait).await
+        {
             return Ok(Json(found).into_response());
         }
         let status = if accepted.admission == "new" { StatusCode::CREATED } else { StatusCode::OK };
@@ -215,8 +220,10 @@ impl Api {
                     if matches!(admission, Admission::New { .. }) {
                         self.telemetry.admitted(request.id, request.trace.as_deref());
                     }
-                    let conflict = self.conflict(identity, *claim, request, admission).await?;
-                    all.push(accepted(&request.id, admission, conflict));
+                    all.push(match self.conflict(identity, *claim, request, admission).await {
+                        Ok(conflict) => accepted(&request.id, admission, conflict),
+                        Err(unread) => unsure(&request.id, admission, &unread),
+                    });
                 }
                 Ok(all)
             }
@@ -258,9 +265,20 @@ impl Api {
     }
 }
 
+/// The admission of a submission of which nothing was stored.
+const CONFLICT: &str = "conflict";
+
+/// A request that the store knows, and what it asks could not be read to be compared. What was stored with it is
+/// stored, so this is no refusal of them all.
+fn unsure(id: &RequestId, admission: &Admission, unread: &Problem) -> Accepted {
+    let detail =
+        format!("whether it asks for the same as before could not be read ({}): submit it again", unread.detail);
+    Accepted { detail: Some(detail), ..accepted(id, admission, None) }
+}
+
 fn accepted(id: &RequestId, admission: &Admission, conflict: Option<&str>) -> Accepted {
     let word = match admission {
-        _ if conflict.is_some() => "conflict",
+        _ if conflict.is_some() => CONFLICT,
         Admission::New { .. } => "new",
         Admission::Attached { .. } => "attached",
         Admission::Dropped { .. } => "dropped",
@@ -539,7 +557,8 @@ pub(crate) struct ListQuery {
     pub error: Option<String>,
     /// What the page before said is next.
     pub after: Option<Whole>,
-    /// At most so many.
+    /// At most so many; 100 if nothing is said, 1000 at the most.
+    #[param(minimum = 1)]
     pub limit: Option<usize>,
 }
 
@@ -556,15 +575,11 @@ pub(super) async fn list(
     query: Result<Query<ListQuery>, axum::extract::rejection::QueryRejection>,
 ) -> Result<Json<WirePage>, Problem> {
     let Query(query) = query?;
-    let mut states = Vec::new();
-    for word in query.state.iter().flat_map(|text| text.split(',')) {
-        let state: views::State = serde_json::from_value(word.trim().into())
-            .map_err(|_| Problem::unprocessable(format!("{word:?} is no state")))?;
-        let ended =
-            || Problem::unprocessable(format!("{word}: only live requests are listed; /v1/ended has the others"));
-        let live = state.live().ok_or_else(ended)?;
-        states.push(live);
-    }
+    let ended = |state: views::State| {
+        Problem::unprocessable(format!("{state}: only live requests are listed; /v1/ended has the others"))
+    };
+    let states = views::states(query.state.as_deref())?.into_iter();
+    let states = states.map(|state| state.live().ok_or_else(|| ended(state))).collect::<Result<_, _>>()?;
     let prefix = query.id_prefix.as_deref().map(str::parse::<Prefix>).transpose()?.unwrap_or_default();
     let filter = ListFilter {
         route: query.route.as_deref().map(RouteName::new).transpose()?,
@@ -574,7 +589,7 @@ pub(super) async fn list(
         id_prefix: prefix.bytes.clone(),
         error_text: query.error,
         after: query.after.map(|seq| Seq(seq.0)),
-        limit: query.limit.unwrap_or(PAGE).clamp(1, PAGE_MAX),
+        limit: at_most(query.limit, PAGE, PAGE_MAX)?,
     };
     let page = api.store.list(filter).await?;
     let requests =
@@ -668,7 +683,22 @@ pub(super) async fn mend(
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use axum::body::Body;
+    use roundtrip::clock::SystemClock;
+    use roundtrip::station::Shutdown;
+    use roundtrip::store::op::{Define, Op};
+    use roundtrip::store::policy::RoutePolicy;
+    use roundtrip::store::query::Reply;
+    use roundtrip::store::{Changes, Options, Store, StoreError, StoreFuture, Topic};
+    use serde_json::json;
+    use tower_service::Service;
+
     use super::*;
+    use crate::api::{Intake, Manners, Premises};
+    use crate::telemetry::{Scope, Telemetry};
 
     fn made(identity: &Identity, payload: &str, manner: Manner) -> Result<NewRequest, Problem> {
         request_of(&RouteName::new("r").unwrap(), identity, Payload::json(payload.to_owned()), manner)
@@ -691,6 +721,67 @@ mod tests {
         assert_eq!(same(&hashed, &made(&content, " 1", Manner::default()).unwrap()), (true, true));
         assert_eq!(same(&hashed, &made(&content, "1", keyed("a")).unwrap()), (true, false));
         assert!(made(&given, "1", keyed("")).is_err());
+    }
+
+    /// A store whose requests cannot be read for a while.
+    struct Unread {
+        inner: Arc<dyn Store>,
+        now: AtomicBool,
+    }
+
+    impl Store for Unread {
+        fn apply(&self, batch: Vec<Op>) -> StoreFuture<'_, Vec<Outcome>> {
+            self.inner.apply(batch)
+        }
+
+        fn read(&self, query: roundtrip::store::query::Query) -> StoreFuture<'_, Reply> {
+            match self.now.load(Ordering::Relaxed) {
+                true => Box::pin(async { Err(StoreError::Unknown) }),
+                false => self.inner.read(query),
+            }
+        }
+
+        fn changes(&self, topic: Topic) -> Changes {
+            self.inner.changes(topic)
+        }
+    }
+
+    #[tokio::test]
+    async fn what_is_stored_is_told_as_that_although_it_cannot_be_read() {
+        let inner = roundtrip::store::open("memory:", Options::default()).unwrap();
+        let store = Arc::new(Unread { inner, now: AtomicBool::new(false) });
+        let route = RouteName::new("r").unwrap();
+        store.apply_one(Define { route, policy: RoutePolicy::default() }).await.unwrap();
+        let intake = Intake { submit: true, path: None, forms: false, identity: Identity::Given };
+        let premises = Premises { routes: BTreeMap::from([("r".to_owned(), intake)]), ..Premises::default() };
+        let second = Duration::from_secs(1);
+        let manners = Manners { keys: None, calls_per_second: None, wait_max: second, body_bytes_max: 1000 };
+        let clock = Arc::new(SystemClock::new());
+        let telemetry = Telemetry::start(store.clone(), clock, Scope::default(), None);
+        let router = Api::new(store.clone(), Arc::new(premises), manners, telemetry, Shutdown::new()).router();
+        let post = async |path: &str, body: serde_json::Value| {
+            let call = axum::http::Request::post(path).header("content-type", "application/json");
+            let call = call.header("host", "localhost").body(Body::from(body.to_string())).unwrap();
+            let answer = router.clone().call(call).await.unwrap();
+            let (status, body) = (answer.status(), axum::body::to_bytes(answer.into_body(), 10_000).await.unwrap());
+            (status, serde_json::from_slice::<serde_json::Value>(&body).unwrap())
+        };
+        let keyed = |key: &str| json!({"payload": 1, "idempotency_key": key});
+        post("/v1/routes/r/requests/bulk", json!({"requests": [keyed("a")]})).await;
+        store.now.store(true, Ordering::Relaxed);
+        let (status, told) =
+            post("/v1/routes/r/requests/bulk", json!({"requests": [keyed("a"), keyed("b"), {"payload": 2}]})).await;
+        let words: Vec<&str> =
+            told["requests"].as_array().unwrap().iter().map(|one| one["admission"].as_str().unwrap()).collect();
+        assert_eq!((status, words), (StatusCode::OK, vec!["known", "new", "new"]), "{told}");
+        let unsure = told["requests"][0]["detail"].as_str().unwrap();
+        assert!(unsure.contains("could not be read") && told["requests"][1].get("detail").is_none(), "{told}");
+        let (status, told) = post("/v1/routes/r/requests?wait=1ms", json!(3)).await;
+        assert_eq!((status, &told["admission"]), (StatusCode::CREATED, &json!("new")), "{told}");
+        let known = format!("/v1/routes/r/requests?id={}", told["id"].as_str().unwrap());
+        assert_eq!(post(&known, json!(3)).await.0, StatusCode::SERVICE_UNAVAILABLE, "this call stored nothing");
+        store.now.store(false, Ordering::Relaxed);
+        assert_eq!(post(&known, json!(3)).await.1["admission"], "known");
     }
 
     #[test]

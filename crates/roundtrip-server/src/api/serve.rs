@@ -13,8 +13,9 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::extract::{DefaultBodyLimit, Request, State};
-use axum::middleware::{Next, from_fn_with_state};
-use axum::response::Response;
+use axum::http::StatusCode;
+use axum::middleware::{Next, from_fn_with_state, map_response_with_state};
+use axum::response::{IntoResponse, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
 use hyper_util::server::graceful::GracefulShutdown;
@@ -26,7 +27,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 
-use super::problem::Problem;
+use super::problem::{BODY_TOO_LARGE, Problem};
 
 /// How long a caller has to show its headers, or to shake hands.
 const HEADERS_WITHIN: Duration = Duration::from_secs(10);
@@ -53,7 +54,21 @@ pub struct Limits {
 /// A router that takes no larger bodies, and no more calls at a time.
 pub fn limited(router: Router, limits: Limits) -> Router {
     let calls = Arc::new(Semaphore::new(limits.calls_max));
-    router.layer(DefaultBodyLimit::max(limits.body_bytes_max)).layer(from_fn_with_state(calls, one_of_many))
+    router
+        .layer(DefaultBodyLimit::max(limits.body_bytes_max))
+        .layer(map_response_with_state(limits.body_bytes_max, told_how_much))
+        .layer(from_fn_with_state(calls, one_of_many))
+}
+
+/// Tells whoever sent too much how much is taken.
+async fn told_how_much(State(most): State<usize>, response: Response) -> Response {
+    match response.extensions().get::<Problem>() {
+        Some(problem) if problem.detail == BODY_TOO_LARGE => {
+            let detail = format!("{BODY_TOO_LARGE}: {most} bytes are taken at the most (api.body_bytes_max)");
+            Problem::new(StatusCode::PAYLOAD_TOO_LARGE, detail).into_response()
+        }
+        _ => response,
+    }
 }
 
 /// Serves until told to stop.

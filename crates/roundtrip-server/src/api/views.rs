@@ -13,6 +13,7 @@ use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
 use super::body::{WireEncoding, shown};
+use super::problem::Problem;
 
 /// Where a request is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -82,6 +83,15 @@ impl From<End> for State {
             End::Elsewhere => State::Elsewhere,
         }
     }
+}
+
+/// The states that a filter names, separated by commas.
+pub(crate) fn states(filter: Option<&str>) -> Result<Vec<State>, Problem> {
+    let read = |word: &str| {
+        let state = serde_json::from_value(word.trim().into());
+        state.map_err(|_| Problem::unprocessable(format!("{word:?} is no state")))
+    };
+    filter.iter().flat_map(|text| text.split(',')).map(read).collect()
 }
 
 impl State {

@@ -210,19 +210,26 @@ pub(super) async fn updates(
     headers: HeaderMap,
 ) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, Problem> {
     let Query(query) = query?;
-    let last =
-        headers.get("last-event-id").and_then(|value| value.to_str().ok()).and_then(|text| text.parse::<u64>().ok());
-    let from = match last.map(|last| last.saturating_add(1)).or(query.from.map(|from| from.0)) {
-        Some(from) => from,
-        None => api.store.journal(u64::MAX, 1).await?.head,
+    let last = headers.get("last-event-id").map(|value| value.to_str().ok().and_then(|text| text.parse::<u64>().ok()));
+    // A place that is none is one that is forgotten: whoever names it has missed something.
+    let lost = last == Some(None);
+    let from = match last.flatten().map(|last| last.saturating_add(1)).or(query.from.map(|from| from.0)) {
+        Some(from) if !lost => from,
+        _ => api.store.journal(u64::MAX, 1).await?.head,
     };
     let changes = api.store.changes(Topic::Journal);
-    let reader = Reader { api, query, from, changes, until: caller.until, ready: VecDeque::new() };
+    let ready = lost.then(reset).into_iter().collect();
+    let reader = Reader { api, query, from, changes, until: caller.until, ready };
     let stream = futures_util::stream::unfold(reader, |mut reader| async move {
         let event = reader.next().await?;
         Some((Ok(event), reader))
     });
     Ok(Sse::new(stream).keep_alive(KeepAlive::new().interval(ALIVE_EVERY)))
+}
+
+/// Says that something was missed.
+fn reset() -> Event {
+    Event::default().event("reset").data("read the state anew")
 }
 
 /// Whoever follows the journal.
@@ -262,7 +269,7 @@ impl Reader {
     /// Takes what a page shows; whether there may be more at once.
     fn take(&mut self, page: JournalPage) -> bool {
         if page.reset {
-            self.ready.push_back(Event::default().event("reset").data("read the state anew"));
+            self.ready.push_back(reset());
             self.from = page.entries.first().map_or(page.head, |entry| entry.position);
         }
         let any = !page.entries.is_empty();

@@ -22,7 +22,7 @@ use tokio::time::Instant;
 use utoipa::ToSchema;
 
 use super::Api;
-use super::body::{self, Whole, WireEncoding, shown};
+use super::body::{self, Whole, WireEncoding, at_most, shown};
 use super::problem::{Problem, no_room};
 use super::views::{State as WireState, WireMoment, WireStanding};
 
@@ -42,6 +42,7 @@ pub(super) struct LeaseCall {
     #[schema(min_length = 1, max_length = 128)]
     pub worker: String,
     /// How many at most; 1 if absent.
+    #[schema(minimum = 1)]
     pub max: Option<usize>,
     /// How long to wait for work, in milliseconds; not at all if absent.
     pub wait_ms: Option<Whole>,
@@ -126,7 +127,7 @@ pub(super) async fn lease(
     let lease = op::Lease {
         route: route.clone(),
         worker: WorkerName::new(&call.worker)?,
-        max: call.max.unwrap_or(1).clamp(1, LEASE_MAX),
+        max: at_most(call.max, 1, LEASE_MAX)?,
         claim: ClaimId(call.claim.map_or_else(|| fastrand::u64(..), |claim| claim.0)),
         lease_ms: call.lease_ms.map(|length| length.0),
     };

@@ -9,10 +9,12 @@
 //! command is written once, and refused in the same words. Failure modes: an embedded store that
 //! somebody owns is not touched, and told; a store on a server can be worked on beside instances.
 
+use std::error::Error;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::http::{Method, Request, StatusCode, header};
@@ -20,6 +22,7 @@ use roundtrip::clock::SystemClock;
 use roundtrip::station::Shutdown;
 use roundtrip::store::condition::{Condition, condition};
 use roundtrip::store::{ReadExt, Store, StoreError, without_password};
+use roundtrip_evm::rpc::{web_client, web_client_trusting};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tower_service::Service;
@@ -82,7 +85,7 @@ impl Desk {
                     None => None,
                 },
             };
-            return Desk::instance(url, token);
+            return Desk::instance(url, token, reach.ca.as_deref());
         }
         let found = reach.load()?;
         if let Some(url) = &reach.store {
@@ -96,15 +99,18 @@ impl Desk {
         match running(&loaded.config.api).await? {
             Some(base) => {
                 let own = own_token(&loaded.config.api).await?;
-                Desk::instance(&base, reach.token.clone().or(own))
+                Desk::instance(&base, reach.token.clone().or(own), None)
             }
             None => Desk::store(&loaded.config.store.url, Some(&loaded)).await,
         }
     }
 
-    fn instance(url: &str, token: Option<String>) -> anyhow::Result<Desk> {
+    fn instance(url: &str, token: Option<String>, ca: Option<&Path>) -> anyhow::Result<Desk> {
         let base = url.trim_end_matches('/').to_owned();
-        let client = roundtrip_evm::rpc::web_client(CALL_WITHIN)?;
+        let client = match ca {
+            None => web_client(CALL_WITHIN)?,
+            Some(file) => trusting(file).with_context(|| format!("--ca: {}", file.display()))?,
+        };
         Ok(Desk { place: format!("the instance at {base}"), way: Way::Instance { client, base, token } })
     }
 
@@ -241,7 +247,26 @@ pub(super) async fn at<T>(reach: &Reach, work: impl AsyncFnOnce(&Desk) -> anyhow
     done
 }
 
+/// A client that trusts none but the authorities in this file.
+fn trusting(file: &Path) -> anyhow::Result<reqwest::Client> {
+    let authorities = std::fs::read(file)?;
+    ensure!(!reqwest::Certificate::from_pem_bundle(&authorities)?.is_empty(), "it holds no certificate as PEM");
+    Ok(web_client_trusting(CALL_WITHIN, &authorities)?)
+}
+
+/// What is wrong with the certificate of whoever was called, if that is what is wrong.
+fn distrusted(error: &reqwest::Error) -> Option<String> {
+    let mut causes = std::iter::successors(error.source(), |&cause| cause.source()).map(ToString::to_string);
+    causes.find(|text| text.contains("certificate"))
+}
+
 fn unreachable(base: &str, error: &reqwest::Error) -> anyhow::Error {
+    if let Some(why) = distrusted(error) {
+        return anyhow::anyhow!(
+            "the instance at {base} is not trusted ({why}): name the file with the certificate of whoever vouches for it \
+             (--ca), and the instance as its certificate does (--url)"
+        );
+    }
     let why = if error.is_connect() {
         "nobody answers there: start it with `roundtrip run`, correct --url, or name its store with --store"
     } else if error.is_timeout() {
@@ -269,12 +294,12 @@ async fn running(api: &ApiConfig) -> anyhow::Result<Option<String>> {
     drop(connection);
     if api.tls.is_some() {
         bail!(
-            "an instance listens at {at} under a certificate: say the name that is in it, --url https://NAME:{}",
+            "an instance listens at {at} under a certificate: say the name that is in it, --url https://NAME:{}, and who vouches for it, if no public authority does, --ca FILE",
             at.port()
         );
     }
     let base = format!("http://{at}");
-    let client = roundtrip_evm::rpc::web_client(THERE_WITHIN)?;
+    let client = web_client(THERE_WITHIN)?;
     let answer = client.get(format!("{base}/health")).send().await;
     let answer = answer.map_err(|error| unreachable(&base, &error))?.text().await.unwrap_or_default();
     if answer != "ok\n" {

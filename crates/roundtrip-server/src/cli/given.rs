@@ -48,6 +48,9 @@ pub(super) struct Reach {
     /// The token for it; without one, the configuration's secret signs one for this call.
     #[arg(long, env = "ROUNDTRIP_TOKEN", hide_env_values = true)]
     pub(super) token: Option<String>,
+    /// The file with the certificates, as PEM, of whoever vouches for the instance, where no public authority does.
+    #[arg(long, value_name = "FILE", env = "ROUNDTRIP_CA")]
+    pub(super) ca: Option<PathBuf>,
     /// The store itself, where no instance runs: a URL as in the configuration.
     #[arg(long, value_name = "URL")]
     pub(super) store: Option<String>,

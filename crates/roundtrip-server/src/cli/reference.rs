@@ -8,7 +8,7 @@ const HEAD: &str = "# The command\n\n<!-- Made by `roundtrip reference --cli`; a
 Options that commands share are told once, [below](#whom-a-command-speaks-to).\n\n";
 
 /// Options that tell whom a command speaks to.
-const SHARED: [&str; 5] = ["config", "url", "token", "store", "json"];
+const SHARED: [&str; 6] = ["config", "url", "token", "ca", "store", "json"];
 
 const TAIL: &str = "## Whom a command speaks to\n\n\
 `--url`, else an instance that listens where the configuration says (`api.listen`), else the store itself. An embedded store \

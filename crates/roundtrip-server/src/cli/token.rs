@@ -20,7 +20,7 @@ pub(super) enum Token {
         #[arg(long, value_delimiter = ',', value_enum, required = true)]
         role: Vec<auth::Role>,
         /// Whose it is, as the log shows it.
-        #[arg(long, default_value = "operator")]
+        #[arg(long, env = "USER", default_value = "unnamed")]
         name: String,
         /// For how long it is good.
         #[arg(long, value_name = "LENGTH", default_value = "1h")]

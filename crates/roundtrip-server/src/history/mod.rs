@@ -60,6 +60,8 @@ pub struct Ended {
     pub end: End,
     /// When.
     pub at: UnixMs,
+    /// Where the journal tells it.
+    pub position: u64,
 }
 
 /// What was learned from the journal.
@@ -168,7 +170,7 @@ impl Book {
         {
             *self.ended_on.entry(route.clone()).or_default() += 1;
         }
-        self.ended.push_back(Ended { id, route, admitted_at, end, at: entry.at });
+        self.ended.push_back(Ended { id, route, admitted_at, end, at: entry.at, position: entry.position });
     }
 
     fn carried(&mut self, hash: AttemptHash, id: RequestId) {

@@ -2,6 +2,7 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
+use std::process::Command;
 use std::time::Duration;
 
 use reqwest::{Certificate, Client, Method, StatusCode};
@@ -11,7 +12,7 @@ use serde_json::json;
 use tonic::Code;
 
 use super::certificate::certificate;
-use super::program::Program;
+use super::program::{PROGRAM, Program};
 use super::stream::{Line, answer, wants};
 
 const ROUTE: &str = r#"
@@ -42,6 +43,24 @@ async fn whoever_trusts_the_certificate_gets_through_and_nobody_else() {
     assert!(program.call(Method::GET, "/health").send().await.is_err(), "it is not encrypted");
     let plain = Line::open(program.base(), None, wants("work", 1)).await;
     assert!(plain.is_err(), "a stream that is not encrypted");
+    // Each way tells a certificate that it does not trust from a program that is away.
+    let authority = made.path().join("cert.pem").display().to_string();
+    let routes = |given: &[&str]| {
+        let listed = Command::new(PROGRAM).args(["routes", "list", "--url", &url]).args(given).output().unwrap();
+        (listed.status.success(), String::from_utf8([listed.stdout, listed.stderr].concat()).unwrap())
+    };
+    let (done, said) = routes(&["--ca", &authority]);
+    assert!(done && said.contains("work"), "{said}");
+    let (done, said) = routes(&[]);
+    assert!(!done && said.contains("is not trusted (invalid peer certificate") && said.contains("--ca"), "{said}");
+    let key = made.path().join("key.pem").display().to_string();
+    for (file, why) in [(key.as_str(), "it holds no certificate"), ("nowhere.pem", "nowhere.pem")] {
+        let (done, said) = routes(&["--ca", file]);
+        assert!(!done && said.contains(why), "{said}");
+    }
+    let strangers = roundtrip_client::Client::new(Settings::of(&url)).unwrap();
+    let refused = strangers.lease("work", "w", 1, Duration::ZERO).await.unwrap_err().to_string();
+    assert!(refused.contains("certificate"), "{refused}");
     // Work over a stream, and an answer to whoever asked.
     let settings = Settings { trusted: Some(pem), ..Settings::of(&url) };
     let worker = Worker::streaming(settings, Options::of("work", "w")).unwrap();
@@ -68,6 +87,10 @@ async fn what_is_too_large_is_refused() {
     };
     assert_eq!(submitted(1000).await, StatusCode::CREATED);
     assert_eq!(submitted(1001).await, StatusCode::PAYLOAD_TOO_LARGE);
+    let bulk = json!({"requests": [{"payload": "x".repeat(1000)}]});
+    let (status, told) = program.post("/v1/routes/work/requests/bulk", &bulk).await;
+    let why = "the body is too large: 1000 bytes are taken at the most (api.body_bytes_max)";
+    assert_eq!((status, &told["detail"]), (StatusCode::PAYLOAD_TOO_LARGE, &json!(why)));
     let headed = async |bytes: usize| {
         let call = program.call(Method::GET, "/health").header("x-long", "x".repeat(bytes));
         call.send().await.unwrap().status()

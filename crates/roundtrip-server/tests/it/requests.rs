@@ -215,3 +215,75 @@ async fn a_route_may_take_forms_under_a_path_of_its_own() {
         assert_eq!(program.post(path, &json!({"n": 1})).await.0, StatusCode::BAD_REQUEST, "{path}");
     }
 }
+
+/// What ended is found by route, end, time and id, page by page, newest first.
+#[tokio::test]
+async fn what_ended_is_filtered_and_paged() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = Program::start(folder.path(), "[store]\nurl = \"memory:\"\n[routes.a]\n[routes.b]\n");
+    let mut ids = Vec::new();
+    for (n, route) in ["a", "b", "a", "a", "b"].into_iter().enumerate() {
+        let id = format!("{n}{:0<63}", "abc");
+        program.post(&format!("/v1/routes/{route}/requests?id={id}"), &json!(n)).await;
+        if n == 3 {
+            program.post(&format!("/v1/requests/{id}/cancel"), &json!({})).await;
+        } else {
+            let job = program.lease(route).await;
+            assert_eq!(program.answer(&job, json!(1)).await, "done");
+        }
+        ids.push(id);
+    }
+    let ended = async |query: &str| program.get(&format!("/v1/ended?{query}")).await;
+    let found = |page: &Value| -> Vec<usize> {
+        let requests = page["requests"].as_array().unwrap().iter();
+        requests.map(|one| ids.iter().position(|id| one["id"] == id.as_str()).unwrap()).collect()
+    };
+    let mut all = ended("").await.1;
+    for _ in 0..600 {
+        if found(&all).len() == 5 {
+            break;
+        }
+        // The journal is read beside.
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+        all = ended("").await.1;
+    }
+    assert_eq!(found(&all), [4, 3, 2, 1, 0]);
+    let time = |n: usize| all["requests"][4 - n]["ended_at_ms"].as_u64().unwrap();
+    let later: Vec<usize> = (0..5).rev().filter(|n| time(*n) >= time(2)).collect();
+    for (query, wanted) in [
+        ("route=a".to_owned(), vec![3, 2, 0]),
+        ("state=withdrawn".to_owned(), vec![3]),
+        ("route=b&state=settled,withdrawn".to_owned(), vec![4, 1]),
+        ("state=dead".to_owned(), vec![]),
+        ("id_prefix=2a".to_owned(), vec![2]),
+        ("id_prefix=2ab".to_owned(), vec![2]),
+        (format!("from_ms={}", time(2)), later.clone()),
+        (format!("to_ms={}", time(2)), (0..5).rev().filter(|n| !later.contains(n)).collect()),
+    ] {
+        let (_, page) = ended(&query).await;
+        assert_eq!((found(&page), &page["next"]), (wanted, &Value::Null), "{query}");
+    }
+    let (mut paged, mut next) = (Vec::new(), String::new());
+    for pages in 1.. {
+        let (_, page) = ended(&format!("limit=2{next}")).await;
+        paged.extend(found(&page));
+        let Some(after) = page["next"].as_u64() else {
+            assert_eq!(pages, 3);
+            break;
+        };
+        next = format!("&after={after}");
+    }
+    assert_eq!(paged, [4, 3, 2, 1, 0]);
+    for (path, part) in [
+        ("/v1/ended?state=queued", "/v1/requests"),
+        ("/v1/ended?state=nothing", "is no state"),
+        ("/v1/ended?limit=0", "from 1 to 1000"),
+        ("/v1/requests?limit=0", "from 1 to 1000"),
+    ] {
+        let (status, told) = program.get(path).await;
+        let detail = told["detail"].as_str().unwrap();
+        assert!(status == StatusCode::UNPROCESSABLE_ENTITY && detail.contains(part), "{path}: {told}");
+    }
+    let (status, _) = program.post("/v1/work/lease", &json!({"route": "a", "worker": "w", "max": 0})).await;
+    assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY, "a worker that wants nothing is given nothing");
+}

@@ -15,10 +15,10 @@ journal_entries = 8
 "#;
 
 /// Reads so many events of a stream: their names, ids and data.
-async fn events(program: &Program, path: &str, last: Option<u64>, count: usize) -> Vec<(String, Option<u64>, Value)> {
+async fn events(program: &Program, path: &str, last: Option<&str>, count: usize) -> Vec<(String, Option<u64>, Value)> {
     let mut call = program.call(Method::GET, path);
     if let Some(last) = last {
-        call = call.header("last-event-id", last.to_string());
+        call = call.header("last-event-id", last);
     }
     let mut response = call.send().await.unwrap();
     let (mut text, mut found) = (String::new(), Vec::new());
@@ -50,7 +50,7 @@ async fn a_reader_goes_on_where_it_was() {
     let (first, ()) = tokio::join!(events(&program, "/v1/updates?from=0&event=admitted&route=work", None, 3), asks);
     let numbers: Vec<u64> = first.iter().filter_map(|(_, id, _)| *id).collect();
     assert!(first.iter().all(|(name, _, data)| name == "admitted" && data["route"] == "work"), "{first:?}");
-    let again = events(&program, "/v1/updates?event=admitted&route=work", Some(numbers[0]), 2).await;
+    let again = events(&program, "/v1/updates?event=admitted&route=work", Some(&numbers[0].to_string()), 2).await;
     assert_eq!(again, first[1..]);
 }
 
@@ -78,7 +78,11 @@ async fn a_reader_that_was_away_for_too_long_is_told() {
     for n in 0..30 {
         program.post("/v1/routes/work/requests", &json!(n)).await;
     }
-    let found = events(&program, "/v1/updates", Some(1), 2).await;
+    let found = events(&program, "/v1/updates", Some("1"), 2).await;
     assert_eq!(found[0].0, "reset");
     assert!(found[1].1 > Some(2), "{found:?}");
+    // A place that is none: something was missed, and nobody knows how much.
+    for last in ["nonsense", "-1", "99999999999999999999"] {
+        assert_eq!(events(&program, "/v1/updates?from=0", Some(last), 1).await[0].0, "reset", "{last}");
+    }
 }
