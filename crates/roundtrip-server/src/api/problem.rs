@@ -183,29 +183,37 @@ impl From<ParseError> for Problem {
     }
 }
 
-/// Why a body was not taken. How large one may be is said where that is known.
-fn body_refused(status: StatusCode, text: String) -> Problem {
-    match status {
-        StatusCode::PAYLOAD_TOO_LARGE => Problem::new(status, BODY_TOO_LARGE),
-        status => Problem::new(status, text),
-    }
+/// Why a call could not be read, in our words. How large a body may be is said where that is known.
+fn unread(status: StatusCode, text: &str) -> Problem {
+    const BEGINNINGS: [(&str, &str); 3] = [
+        ("Failed to deserialize query string: ", "the query cannot be read: "),
+        ("Failed to deserialize the JSON body into the target type: ", "the body cannot be read: "),
+        ("Failed to parse the request body as JSON: ", "the body is no JSON: "),
+    ];
+    let ours = |(theirs, ours): &(&str, &str)| Some(format!("{ours}{}", text.strip_prefix(theirs)?));
+    let detail = match status {
+        StatusCode::PAYLOAD_TOO_LARGE => BODY_TOO_LARGE.to_owned(),
+        StatusCode::UNSUPPORTED_MEDIA_TYPE => "send JSON, with the header Content-Type: application/json".to_owned(),
+        _ => BEGINNINGS.iter().find_map(ours).unwrap_or_else(|| text.to_owned()),
+    };
+    Problem::new(status, detail)
 }
 
 impl From<JsonRejection> for Problem {
     fn from(rejection: JsonRejection) -> Problem {
-        body_refused(rejection.status(), rejection.body_text())
+        unread(rejection.status(), &rejection.body_text())
     }
 }
 
 impl From<BytesRejection> for Problem {
     fn from(rejection: BytesRejection) -> Problem {
-        body_refused(rejection.status(), rejection.body_text())
+        unread(rejection.status(), &rejection.body_text())
     }
 }
 
 impl From<QueryRejection> for Problem {
     fn from(rejection: QueryRejection) -> Problem {
-        Problem::new(rejection.status(), rejection.body_text())
+        unread(rejection.status(), &rejection.body_text())
     }
 }
 

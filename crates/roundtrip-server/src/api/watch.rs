@@ -218,7 +218,7 @@ pub(super) async fn updates(
         _ => api.store.journal(u64::MAX, 1).await?.head,
     };
     let changes = api.store.changes(Topic::Journal);
-    let ready = lost.then(reset).into_iter().collect();
+    let ready = lost.then(|| reset(from)).into_iter().collect();
     let reader = Reader { api, query, from, changes, until: caller.until, ready };
     let stream = futures_util::stream::unfold(reader, |mut reader| async move {
         let event = reader.next().await?;
@@ -227,9 +227,9 @@ pub(super) async fn updates(
     Ok(Sse::new(stream).keep_alive(KeepAlive::new().interval(ALIVE_EVERY)))
 }
 
-/// Says that something was missed.
-fn reset() -> Event {
-    Event::default().event("reset").data("read the state anew")
+/// Says that something was missed; whoever comes back with its id goes on from here.
+fn reset(from: u64) -> Event {
+    Event::default().id(from.saturating_sub(1).to_string()).event("reset").data("read the state anew")
 }
 
 /// Whoever follows the journal.
@@ -269,8 +269,8 @@ impl Reader {
     /// Takes what a page shows; whether there may be more at once.
     fn take(&mut self, page: JournalPage) -> bool {
         if page.reset {
-            self.ready.push_back(reset());
             self.from = page.entries.first().map_or(page.head, |entry| entry.position);
+            self.ready.push_back(reset(self.from));
         }
         let any = !page.entries.is_empty();
         for entry in page.entries {

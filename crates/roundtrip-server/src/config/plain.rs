@@ -2,11 +2,19 @@
 
 use super::schema::meant;
 
+const ADDRESS: &str = "an address and a port, such as \"127.0.0.1:8080\"";
+
 /// The same in plain words. What is in plain words already stays as it is.
 pub(super) fn plainly(text: &str) -> String {
     let unfit = text.strip_prefix("invalid type: ").or_else(|| text.strip_prefix("invalid value: "));
     if let Some((found, wanted)) = unfit.and_then(|rest| rest.split_once(", expected ")) {
-        return format!("{} does not fit: write {}", found_as(found), wanted_as(wanted));
+        return match wanted {
+            "a sequence" if found.starts_with("string ") => {
+                let found = found_as(found);
+                format!("{found} does not fit: write a list, [{found}]")
+            }
+            _ => format!("{} does not fit: write {}", found_as(found), wanted_as(wanted)),
+        };
     }
     if let Some((found, known)) = text.strip_prefix("unknown variant ").and_then(|rest| rest.split_once(", expected "))
     {
@@ -19,7 +27,7 @@ pub(super) fn plainly(text: &str) -> String {
         };
     }
     match text {
-        "invalid socket address syntax" => "write an address and a port, such as \"127.0.0.1:8080\"".to_owned(),
+        "invalid socket address syntax" => format!("write {ADDRESS}"),
         other => other.to_owned(),
     }
 }
@@ -49,7 +57,8 @@ fn wanted_as(wanted: &str) -> String {
                 "a string" | "str" | "path string" => "a text in quotes",
                 "a boolean" => "true or false",
                 "f64" | "f32" => "a number",
-                "a sequence" => "a list, such as [1, 2]",
+                "a sequence" => "a list",
+                "socket address" => ADDRESS,
                 "a map" => "a table",
                 "string or map" => "a word in quotes",
                 _ if wanted.starts_with("struct ") => "a table",
@@ -83,7 +92,12 @@ mod tests {
             ("invalid type: floating point `1.5`, expected u64", "1.5 does not fit: write a whole number from 0 on"),
             ("invalid type: string \"1\", expected f64", "\"1\" does not fit: write a number"),
             ("invalid type: string \"yes\", expected a boolean", "\"yes\" does not fit: write true or false"),
-            ("invalid type: map, expected a sequence", "a table does not fit: write a list, such as [1, 2]"),
+            ("invalid type: map, expected a sequence", "a table does not fit: write a list"),
+            ("invalid type: string \"a\", expected a sequence", "\"a\" does not fit: write a list, [\"a\"]"),
+            (
+                "invalid type: integer `9464`, expected socket address",
+                "9464 does not fit: write an address and a port, such as \"127.0.0.1:8080\"",
+            ),
             ("invalid type: boolean `true`, expected struct KeepConfig", "true does not fit: write a table"),
             (
                 "unknown variant `atach`, expected one of `attach`, `drop`",

@@ -17,7 +17,7 @@ use super::{Findings, Plan, WorkPlan, listener, there_is};
 use crate::api::Intake;
 use crate::config::{
     ChainConfig, DuplicateConfig, EventConfig, EveryConfig, Fault, GateConfig, IdentityConfig, IdentityWord,
-    ListSourceConfig, Loaded, OrderConfig, RouteConfig, Span,
+    ListSourceConfig, Loaded, OrderConfig, RateConfig, RouteConfig, Span,
 };
 use crate::telemetry::{Telemetry, WatchedListener};
 
@@ -217,23 +217,20 @@ fn addresses(findings: &mut Findings<'_>, path: &[&str], texts: &[String]) -> Ve
 
 fn policy(findings: &mut Findings<'_>, name: &str, config: &RouteConfig) -> Option<RoutePolicy> {
     let at = |key: &'static str| ["routes", name, key];
-    let identity = identity(findings, &at("identity"), &config.identity)?;
-    let destination = match &config.to {
-        Some(to) if !findings.config().destinations.contains_key(to) => {
-            let known: Vec<&str> = findings.config().destinations.keys().map(String::as_str).collect();
-            let why = format!("no destination is called {to:?}: {}", there_is(&known));
-            findings.missing(&at("to"), ["destinations", to], why);
-            return None;
-        }
-        Some(to) => Some(findings.ok(&at("to"), Destination::new(to))?),
-        None => None,
-    };
-    let horizon = findings.ok(&at("horizon"), horizon(config.horizon.as_deref()))?;
+    // Each is looked at whatever the others come to: every fault is told.
+    let identity = identity(findings, &at("identity"), &config.identity);
+    let destination = destination(findings, &at("to"), config.to.as_deref());
+    let horizon = findings.ok(&at("horizon"), horizon(config.horizon.as_deref()));
+    let on_duplicate = on_duplicate(findings, name, config);
+    for (key, why) in nothing_would_pass(config) {
+        findings.add(&at(key), why);
+    }
+    let (identity, destination, horizon) = (identity?, destination?, horizon?);
     let policy = RoutePolicy {
         work_on: gate(config.work_on),
         publish_on: gate(config.publish_on),
         identity,
-        on_duplicate: on_duplicate(findings, name, config)?,
+        on_duplicate: on_duplicate?,
         order: match config.order {
             OrderConfig::Fifo => QueueOrder::Fifo,
             OrderConfig::Priority => QueueOrder::Priority,
@@ -261,8 +258,48 @@ fn policy(findings: &mut Findings<'_>, name: &str, config: &RouteConfig) -> Opti
         },
         dead_ms: config.keep_dead.as_ms(),
     };
-    findings.ok(&["routes", name], policy.check())?;
+    if nothing_would_pass(config).next().is_none() {
+        findings.ok(&["routes", name], policy.check())?;
+    }
     Some(policy)
+}
+
+/// Where a route's answers go, if anywhere.
+fn destination(findings: &mut Findings<'_>, path: &[&str], to: Option<&str>) -> Option<Option<Destination>> {
+    match to {
+        Some(to) if !findings.config().destinations.contains_key(to) => {
+            let known: Vec<&str> = findings.config().destinations.keys().map(String::as_str).collect();
+            let why = format!("no destination is called {to:?}: {}", there_is(&known));
+            findings.missing(path, ["destinations", to], why);
+            None
+        }
+        Some(to) => findings.ok(path, Destination::new(to)).map(Some),
+        None => Some(None),
+    }
+}
+
+/// The keys of a route with which nothing would ever be worked on, and why.
+fn nothing_would_pass(config: &RouteConfig) -> impl Iterator<Item = (&'static str, &'static str)> {
+    let no_rate = |rate: &RateConfig| rate.count == 0 || rate.per.as_ms() == 0;
+    let keys = [
+        (
+            "lease",
+            config.lease.as_ms() == 0,
+            "a lease of no length has run out when it is given: use \"30s\", for example",
+        ),
+        ("capacity", config.capacity == 0, "no request would be taken: use at least 1"),
+        (
+            "rate",
+            config.rate.as_ref().is_some_and(no_rate),
+            "a rate of nothing, or in no time: nothing would be handed out",
+        ),
+        (
+            "per_key",
+            config.order == OrderConfig::Key && config.per_key == 0,
+            "no request of a key at a time: use at least 1",
+        ),
+    ];
+    keys.into_iter().filter(|(_, wrong, _)| *wrong).map(|(key, _, why)| (key, why))
 }
 
 fn gate(gate: GateConfig) -> Gate {

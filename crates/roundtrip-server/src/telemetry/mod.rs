@@ -30,7 +30,7 @@ use prometheus_client::registry::Registry;
 use roundtrip::clock::Clock;
 use roundtrip::store::Store;
 use roundtrip::store::op::Grant;
-use roundtrip::store::witness::{Move, Witness};
+use roundtrip::store::witness::{LaneStep, Move, RequestStep, Witness};
 use roundtrip::words::{LaneName, ListenerName, RequestId, RouteName};
 use roundtrip_tools::Presence;
 
@@ -86,10 +86,29 @@ impl Watcher {
             Move::Request { id, route, step, .. } => {
                 let trace =
                     self.traces.as_ref().and_then(|traces| traces.remembered(id)).map(|trace| trace.to_string());
-                tracing::debug!(target: STEPS, request = %id, trace, %route, ?step, "a request went on");
+                tracing::debug!(target: STEPS, request = %id, trace, %route, step = told(step), "a request went on");
             }
-            Move::Lane { lane, step } => tracing::debug!(target: STEPS, %lane, ?step, "a lane went on"),
+            Move::Lane { lane, step } => {
+                let step = match step {
+                    LaneStep::Attempted => "attempted",
+                    LaneStep::Filled => "filled",
+                    LaneStep::CancelWished => "cancel wished",
+                };
+                tracing::debug!(target: STEPS, %lane, step, "a lane went on");
+            }
         }
+    }
+}
+
+/// A step of a request, as the log shows it.
+fn told(step: &RequestStep) -> String {
+    match step {
+        RequestStep::Leased { attempt } => format!("leased, attempt {attempt}"),
+        RequestStep::Failed(class) => format!("failed, {}", class.word()),
+        RequestStep::Assigned(lane) => format!("assigned to {lane}"),
+        RequestStep::Ended(end) => format!("ended, {}", end.kind().word()),
+        // The others are one word each.
+        other => format!("{other:?}").to_lowercase(),
     }
 }
 

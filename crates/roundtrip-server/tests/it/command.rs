@@ -148,6 +148,9 @@ signer = { key = { env = "NOT_SET_ANYWHERE" } }
 [routes.price]
 to = "board"
 on_duplicate = "vote"
+lease = "0s"
+rate = { count = 0, per = "1s" }
+horizon = "some"
 
 [routes.price.work.http]
 url = "no url"
@@ -166,9 +169,12 @@ function = "answer("
         "roundtrip.toml:6:9: chains.main.urls.0: ",
         "roundtrip.toml:9:1: lanes.first.signer: no secret in the environment variable NOT_SET_ANYWHERE",
         "roundtrip.toml:16:1: routes.price.on_duplicate: `votes` says how many are needed",
-        "roundtrip.toml:19:1: routes.price.work.http.url: ",
-        "roundtrip.toml:20:1: routes.price.work.http.secret: no secret in the file missing.secret",
-        "roundtrip.toml:26:1: destinations.board.transactions.function: ",
+        "roundtrip.toml:17:1: routes.price.lease: a lease of no length",
+        "roundtrip.toml:18:1: routes.price.rate: a rate of nothing",
+        "roundtrip.toml:19:1: routes.price.horizon: \"some\" is no horizon",
+        "roundtrip.toml:22:1: routes.price.work.http.url: ",
+        "roundtrip.toml:23:1: routes.price.work.http.secret: no secret in the file missing.secret",
+        "roundtrip.toml:29:1: destinations.board.transactions.function: ",
     ];
     let lines: Vec<&str> = told.lines().filter(|line| line.starts_with("roundtrip.toml:")).collect();
     for (line, start) in lines.iter().zip(expected) {

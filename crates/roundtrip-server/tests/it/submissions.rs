@@ -160,6 +160,8 @@ async fn refusals_are_problems_in_plain_words() {
         (Method::GET, "/v1/requests?state=settled", 422, "/v1/ended"),
         (Method::GET, "/v1/requests?id_prefix=xyz", 422, "hexadecimal"),
         (Method::GET, "/v1/dead?id_prefix=xyz", 422, "hexadecimal"),
+        (Method::GET, "/v1/requests?bogus=1", 400, "the query cannot be read: bogus: unknown field"),
+        (Method::POST, "/v1/work/lease", 415, "Content-Type: application/json"),
     ] {
         let (found, said) = told(program.call(method, path)).await;
         let detail = said["detail"].as_str().unwrap();

@@ -189,7 +189,7 @@ secret = {{ file = "hook.secret" }}
     let about = |step: &str| {
         lines.iter().any(|line| line["request"] == id && line["step"].as_str().is_some_and(|s| s.starts_with(step)))
     };
-    for step in ["Admitted", "Leased", "Answered", "Published", "Ended"] {
+    for step in ["admitted", "leased, attempt 1", "answered", "published", "ended, settled"] {
         assert!(about(step), "{step} of {id} is not in the log:\n{said}");
     }
     assert!(!said.contains("secret key"), "no key is in the log");

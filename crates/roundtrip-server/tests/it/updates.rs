@@ -81,6 +81,8 @@ async fn a_reader_that_was_away_for_too_long_is_told() {
     let found = events(&program, "/v1/updates", Some("1"), 2).await;
     assert_eq!(found[0].0, "reset");
     assert!(found[1].1 > Some(2), "{found:?}");
+    let again = events(&program, "/v1/updates", Some(&found[0].1.unwrap().to_string()), 1).await;
+    assert_eq!(again[0], found[1], "whoever comes back with the id of a reset misses nothing more");
     // A place that is none: something was missed, and nobody knows how much.
     for last in ["nonsense", "-1", "99999999999999999999"] {
         assert_eq!(events(&program, "/v1/updates?from=0", Some(last), 1).await[0].0, "reset", "{last}");
