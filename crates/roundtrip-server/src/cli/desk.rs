@@ -256,14 +256,23 @@ fn trusting(file: &Path) -> anyhow::Result<reqwest::Client> {
 
 /// What is wrong with the certificate of whoever was called, if that is what is wrong.
 fn distrusted(error: &reqwest::Error) -> Option<String> {
+    const KNOWN: [(&str, &str); 4] = [
+        ("UnknownIssuer", "nobody who is trusted here vouches for its certificate"),
+        ("not valid for name", "its certificate is for another name"),
+        ("expired", "its certificate has expired"),
+        // What `openssl req -x509` makes unless it is told otherwise.
+        ("CaUsedAsEndEntity", "its certificate is an authority's own (CA:TRUE), which no instance may show"),
+    ];
     let mut causes = std::iter::successors(error.source(), |&cause| cause.source()).map(ToString::to_string);
-    causes.find(|text| text.contains("certificate"))
+    let told = causes.find(|text| text.contains("certificate"))?;
+    let plain = KNOWN.iter().find(|(theirs, _)| told.contains(theirs)).map(|(_, plain)| (*plain).to_owned());
+    Some(plain.unwrap_or_else(|| format!("its certificate is refused ({told})")))
 }
 
 fn unreachable(base: &str, error: &reqwest::Error) -> anyhow::Error {
     if let Some(why) = distrusted(error) {
         return anyhow::anyhow!(
-            "the instance at {base} is not trusted ({why}): name the file with the certificate of whoever vouches for it \
+            "the instance at {base} is not trusted: {why}; name the file with the certificate of whoever vouches for it \
              (--ca), and the instance as its certificate does (--url)"
         );
     }
@@ -273,6 +282,8 @@ fn unreachable(base: &str, error: &reqwest::Error) -> anyhow::Error {
         "it did not answer in time: look at its log"
     } else if error.is_builder() {
         "this is no address: write http://HOST:PORT or https://HOST:PORT"
+    } else if base.starts_with("http:") {
+        "the call broke off: make it again, or write https:// if it has a certificate"
     } else {
         "the call broke off: make it again"
     };

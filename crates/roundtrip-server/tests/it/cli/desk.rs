@@ -108,13 +108,13 @@ async fn a_store_on_a_server_is_worked_on_beside_its_instance() {
 fn a_token_is_signed_for_whom_it_says() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("roundtrip.toml"), CONFIG).unwrap();
-    let shell = || Shell::alone(folder.path());
+    let shell = || Shell::alone(folder.path()).with("USER", "ada");
     let token =
         shell().with("API_SECRET", SECRET).says(&["token", "create", "--role", "viewer,operator", "--ttl", "2h"]);
     let keys = roundtrip_server::api::auth::Keys::default().secret(SECRET.as_bytes()).unwrap();
     let claims = keys.read(token.trim()).unwrap();
     let now = jsonwebtoken::get_current_timestamp();
-    assert_eq!((claims.sub.as_str(), claims.roles), ("operator", vec![Role::Viewer, Role::Operator]));
+    assert_eq!((claims.sub.as_str(), claims.roles), ("ada", vec![Role::Viewer, Role::Operator]));
     assert!((now + 7100..now + 7300).contains(&claims.exp));
     let create = |more: &[&'static str]| [&["token", "create"][..], more].concat();
     assert_eq!(shell().run(&create(&[])).code, Some(2), "a role is needed");

@@ -62,7 +62,7 @@ impl<'a> Shell<'a> {
     pub(crate) fn run(&self, arguments: &[&str]) -> Done {
         let mut command = Command::new(PROGRAM);
         command.args(arguments).current_dir(self.folder).stdin(Stdio::null());
-        command.env_remove("ROUNDTRIP_URL").env_remove("ROUNDTRIP_TOKEN");
+        command.env_remove("ROUNDTRIP_URL").env_remove("ROUNDTRIP_TOKEN").env_remove("ROUNDTRIP_CA");
         let output = command.envs(self.environment.iter().map(|(name, value)| (name, value))).output().unwrap();
         let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
         Done { code: output.status.code(), out: text(output.stdout), err: text(output.stderr) }
