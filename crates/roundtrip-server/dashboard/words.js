@@ -77,13 +77,14 @@ const ONE = 10n ** 18n;
 /** Digits of an amount that count. */
 const DIGITS = 4;
 
-/** An amount of wei in its chain's own coin. Pure. */
-export function amount(wei, currency = "ETH") {
-  const fraction = String(BigInt(wei) % ONE).padStart(18, "0");
-  const units = BigInt(wei) / ONE;
-  const small = units === 0n ? /^0*/.exec(fraction)[0].length : 0;
-  const shown = fraction.slice(0, small + DIGITS).replace(/0+$/, "");
-  return `${whole.format(units)}${shown && "."}${shown} ${currency}`;
+/** An amount of wei in its chain's own coin; what is left out of it is lost, or makes it one more. Pure. */
+export function amount(wei, currency = "ETH", rounded = "down") {
+  const all = BigInt(wei);
+  const small = all < ONE ? 18 - String(all).length : 0;
+  const unit = 10n ** BigInt(Math.max(0, 18 - DIGITS - small));
+  const kept = ((all + (rounded === "up" ? unit - 1n : 0n)) / unit) * unit;
+  const shown = String(kept % ONE).padStart(18, "0").replace(/0+$/, "");
+  return `${whole.format(kept / ONE)}${shown && "."}${shown} ${currency}`;
 }
 
 export const plural = (n, one, many = `${one}s`) => `${count(n)} ${n === 1 ? one : many}`;

@@ -43,8 +43,8 @@ async function looked({ kind, name, about }) {
 /** Says what to do about a finding, with ways to where it shows, and looks again when somebody has done it. */
 export async function advise(found, refresh, ...ways) {
   const content = [
-    h("p", {}, shortened(found.found)),
-    h("div", { class: "note" }, h("p", { class: "strong" }, "What to do"), h("p", {}, instructions(found.to_do ?? "look at it"))),
+    h("p", { class: "sentence" }, shortened(found.found)),
+    h("div", { class: "note" }, h("p", { class: "strong" }, "What to do"), h("p", { class: "sentence" }, instructions(found.to_do))),
     ways.length > 0 && h("p", { class: "actions" }, ways),
   ];
   if (await confirm({ title: found.about, content, action: "Look again", refuse: "Close", work: () => looked(found) })) refresh();
@@ -62,26 +62,28 @@ export async function fund(lane, refresh) {
   const account = accountOf(lane.name) ?? {};
   const address = account.address ?? lane.account;
   const short = missing(account);
-  const told = (wei) => amount(wei, account.currency);
+  const has = account.balance !== undefined && amount(account.balance, account.currency);
+  const lacks = short !== null && amount(short, account.currency, "up");
   const content = [
-    facts(
-      [
-        ["Send to", address ? copyable(address, brief(address, 10)) : "its account: the key of this lane cannot be opened here"],
-        account.chain && ["On chain", account.chain],
-        account.balance !== undefined && ["It has", told(account.balance)],
-        short !== null && ["It lacks at least", copyable(told(short).split(" ")[0], told(short))],
-      ].filter(Boolean),
-    ),
+    facts([
+      ["Send to", address ? copyable(address, brief(address, 10)) : "its account: the key of this lane cannot be opened here"],
+      ["On chain", account.chain],
+      ["It has", has],
+      ["It lacks at least", lacks && copyable(lacks.split(" ")[0].replaceAll(",", ""), lacks)],
+    ]),
     lane.reason && h("p", { class: "note" }, `Its node says: ${lane.reason}`),
     h("p", { class: "quiet" }, "Once it is funded, it goes on by itself within a minute. Nothing is lost meanwhile: its answers wait."),
   ];
+  const resumes = lane.status === "unfunded" && operates();
   const work = async () => {
     await ask();
-    const now = accountOf(lane.name);
-    if (now && missing(now) !== null) throw new Problem(0, "It still has too little", `${amount(now.balance, now.currency)} is there now.`);
-    if (lane.status === "unfunded" && operates()) await post(at(["lanes", lane.name, "resume"]));
-    return `${lane.name} goes on`;
+    const now = accountOf(lane.name) ?? {};
+    // For a lane that stands still, more than before is worth a try.
+    const enough = missing(now) === null || (resumes && BigInt(now.balance) > BigInt(account.balance ?? now.balance));
+    if (!enough) throw new Problem(0, "It still has too little", `${amount(now.balance, now.currency)} is there now.`);
+    if (resumes) await post(at(["lanes", lane.name, "resume"]));
+    return resumes ? `${lane.name} goes on` : `${lane.name} has enough now`;
   };
-  const action = lane.status === "unfunded" && operates() ? "It is funded: go on" : "Look again";
+  const action = resumes ? "It is funded: go on" : "Look again";
   if (await confirm({ title: `Fund ${lane.name}`, content, action, refuse: "Close", work })) refresh();
 }

@@ -64,13 +64,15 @@ function owner(lane) {
   return h("span", { title: `${lane.owner.name}, until ${date(lane.owner.until_ms)}` }, lane.owner.name);
 }
 
+const LEAST = "balance_min_gwei, or what a full window of transactions costs now";
+
 /** Whose account it is, and what that has. */
 function account(lane, refresh) {
   const { at_ms } = diagnosis(refresh);
   const found = accountOf(lane.name) ?? {};
   const address = found.address ?? lane.account;
   const told = (wei) => amount(wei, found.currency);
-  const why = (finding("key_away", lane.name) ?? finding("balance_unknown", lane.name))?.found;
+  const why = finding("balance_unknown", lane.name) ? "not known: no node tells" : finding("key_away", lane.name)?.found;
   const lacks = missing(found) !== null;
   const balance =
     found.balance === undefined
@@ -79,9 +81,12 @@ function account(lane, refresh) {
   return [
     ["Account", address && copyable(address, brief(address, 8))],
     ["Balance", balance],
-    ["Should have", found.least !== undefined && h("span", { title: "balance_min_gwei, or what a full window of transactions costs now" }, told(found.least))],
+    ["Should have", found.least !== undefined && h("span", { title: LEAST }, told(found.least))],
   ].filter(([, value]) => value);
 }
+
+const atCap = ({ name, at_fee_cap }) =>
+  [`Slot ${count(at_fee_cap)} pays all that it may and is not mined; what is above it waits.`, finding("fee_cap", name)?.to_do].join(" ");
 
 function one({ refresh }, name, chosen) {
   return {
@@ -102,12 +107,7 @@ function one({ refresh }, name, chosen) {
         trail("#/lanes", "Lanes"),
         head(name, [status(lane.status, KINDS[lane.status] ?? "calm"), ` sends answers to ${lane.destination}`], actions(lane, refresh)),
         lane.reason && h("p", { class: "note" }, lane.reason),
-        lane.at_fee_cap !== undefined &&
-          h(
-            "p",
-            { class: "note" },
-            `Slot ${count(lane.at_fee_cap)} pays all that it may and is not mined; what is above it waits. ${finding("fee_cap", name)?.to_do ?? ""}`,
-          ),
+        lane.at_fee_cap !== undefined && h("p", { class: "note" }, atCap(lane)),
         section("Window", legend(lane), h("div", { class: "card" }, strip(lane, chosen))),
         facts(
           [

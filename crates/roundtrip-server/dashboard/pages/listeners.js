@@ -45,7 +45,7 @@ function card(one) {
         ["Stored and final up to", one.cursor !== undefined && count(one.cursor)],
         ["Read up to", one.read_to !== undefined && count(one.read_to)],
         ["Chain's final block", one.finalized !== undefined && count(one.finalized)],
-        ["Chain's head", one.head !== undefined && [count(one.head), isStale(one) && h("span", { class: "quiet" }, `, ${ago(one.looked_at_ms)}`)]],
+        ["Chain's head", one.head !== undefined && `${count(one.head)}${isStale(one) ? `, ${ago(one.looked_at_ms)}` : ""}`],
         ["Lag", lag(one)],
         ["Newest block read", one.behind_ms !== undefined && `${span(one.behind_ms)} old`],
       ].filter(([, value]) => value !== false),

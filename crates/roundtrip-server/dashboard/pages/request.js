@@ -306,7 +306,7 @@ function how(entry) {
     return [
       entry.lane && [laneLink(entry.lane), ", slot ", slotLink(entry.lane, entry.nonce), ": "],
       copyable(entry.transaction, brief(entry.transaction, 8)),
-      entry.fee_most && ` for at most ${gwei(entry.fee_most)}`,
+      entry.fee_most && [" for at most ", h("span", { class: "whole" }, gwei(entry.fee_most))],
       entry.carries === false && ", which carries nothing",
     ];
   }

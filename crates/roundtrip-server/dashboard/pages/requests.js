@@ -250,7 +250,7 @@ function filters(wanted, routes, go) {
         name: "q",
         type: "search",
         value: wanted.q,
-        placeholder: "Id, hash of a transaction, or words of an error",
+        placeholder: "Id, transaction, or words of an error",
         spellcheck: "false",
       }),
     ),

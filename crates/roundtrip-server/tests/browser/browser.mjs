@@ -101,6 +101,9 @@ export async function go(page, hash, title) {
 /** Waits until an element says this. */
 export const says = (page, where, text) => page.locator(where, { hasText: text }).first().waitFor();
 
+/** What needs a person and says this. */
+export const needs = (page, text) => page.locator(".attention li", { hasText: text });
+
 /** Presses a button, and the one in the dialog that asks whether it is meant. */
 export async function confirmed(page, button, action = button) {
   await page.getByRole("button", { name: button, exact: true }).first().click();

@@ -1,6 +1,6 @@
 // Lanes slot by slot, and what a person does to lanes and routes.
 
-import { assert, browse, call, confirmed, go, says } from "./browser.mjs";
+import { assert, browse, call, confirmed, go, needs, says } from "./browser.mjs";
 
 const kinds = (page) => page.locator(".slots .slot").evaluateAll((all) => all.map((one) => [Number(one.dataset.nonce), one.classList[1]]));
 
@@ -61,7 +61,7 @@ await browse(async (page) => {
   // A route is resumed where it is told of, and paused on its own page.
   const paused = async (name) => (await call("/v1/routes")).routes.find((route) => route.name === name).paused;
   await go(page, "#/", "Overview");
-  const item = page.locator(".attention li", { hasText: "reports" }).filter({ hasText: "paused" });
+  const item = needs(page, "reports").filter({ hasText: "paused" });
   await item.getByRole("button", { name: "Resume" }).click();
   await page.locator("dialog").getByRole("button", { name: "Resume" }).click();
   await item.waitFor({ state: "detached" });

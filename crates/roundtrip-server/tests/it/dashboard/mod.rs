@@ -18,7 +18,6 @@ use serde_json::json;
 use super::chain::Site;
 use super::fuzz::tools;
 use super::program::Program;
-use still::Still;
 
 const SECRET: &str = "a secret of more than 32 bytes, for tests";
 const HOUR: Duration = Duration::from_secs(3600);
@@ -99,17 +98,18 @@ fn alone(script: &str, program: &Program, given: &[(&str, &str)]) {
     run(script, program.base(), given, |what| panic!("{script} asks for {what}"));
 }
 
-/// The same, with what it has to know of a still life.
-fn of_still(script: &str, program: &Program, still: &Still) {
+/// The same on a still life of so many rounds, with what it has to know of that.
+async fn of_still(script: &str, rounds: u64) {
+    let folder = tempfile::tempdir().unwrap();
+    let still = still::paint(folder.path(), rounds).await;
     let (settled, dead) = (still.settled.to_string(), still.dead.to_string());
-    alone(script, program, &[("SETTLED", &settled), ("TRANSACTION", &still.transaction), ("DEAD", &dead)]);
+    let given = [("SETTLED", settled.as_str()), ("TRANSACTION", &still.transaction), ("DEAD", &dead)];
+    alone(script, &start(folder.path(), &still::config()), &given);
 }
 
 #[tokio::test]
 async fn whoever_has_a_good_token_is_let_in_and_sees_what_their_role_may_do() {
-    let folder = tempfile::tempdir().unwrap();
-    still::paint(folder.path(), 5).await;
-    alone("session.mjs", &start(folder.path(), &still::config()), &[]);
+    of_still("session.mjs", 5).await;
 }
 
 #[tokio::test]
@@ -136,23 +136,17 @@ async fn what_happens_is_shown_as_it_happens_through_a_restart() {
 
 #[tokio::test]
 async fn requests_are_found_and_mended_by_whoever_looks_for_them() {
-    let folder = tempfile::tempdir().unwrap();
-    let still = still::paint(folder.path(), 5).await;
-    of_still("requests.mjs", &start(folder.path(), &still::config()), &still);
+    of_still("requests.mjs", 5).await;
 }
 
 #[tokio::test]
 async fn a_lane_is_drawn_slot_by_slot_and_a_route_is_paused_and_resumed() {
-    let folder = tempfile::tempdir().unwrap();
-    still::paint(folder.path(), 2).await;
-    alone("lanes.mjs", &start(folder.path(), &still::config()), &[]);
+    of_still("lanes.mjs", 2).await;
 }
 
 #[tokio::test]
 async fn whatever_needs_a_person_has_the_button_that_mends_it() {
-    let folder = tempfile::tempdir().unwrap();
-    still::paint(folder.path(), 2).await;
-    alone("attention.mjs", &start(folder.path(), &still::config()), &[]);
+    of_still("attention.mjs", 2).await;
 }
 
 #[tokio::test]
@@ -163,16 +157,12 @@ async fn what_cannot_be_shown_is_told_with_what_to_do_next() {
 
 #[tokio::test]
 async fn every_page_is_reached_on_a_phone_by_touch_and_by_keyboard() {
-    let folder = tempfile::tempdir().unwrap();
-    still::paint(folder.path(), 2).await;
-    alone("phone.mjs", &start(folder.path(), &still::config()), &[]);
+    of_still("phone.mjs", 2).await;
 }
 
 #[tokio::test]
 async fn answers_that_are_kept_for_whoever_asks_wait_for_nobody() {
-    let folder = tempfile::tempdir().unwrap();
-    still::paint(folder.path(), 2).await;
-    alone("kept.mjs", &start(folder.path(), &still::config()), &[]);
+    of_still("kept.mjs", 2).await;
 }
 
 #[tokio::test]
@@ -183,11 +173,9 @@ async fn ten_thousand_requests_are_shown_without_lag() {
 
 #[tokio::test]
 async fn every_page_can_be_used_by_everybody_in_light_and_dark_and_on_a_phone() {
-    let folder = tempfile::tempdir().unwrap();
     // More of the past, where somebody wants pictures of it.
     let rounds = if std::env::var_os("SHOTS").is_some() { 540 } else { 5 };
-    let still = still::paint(folder.path(), rounds).await;
-    of_still("pages.mjs", &start(folder.path(), &still::config()), &still);
+    of_still("pages.mjs", rounds).await;
 }
 
 #[tokio::test]
