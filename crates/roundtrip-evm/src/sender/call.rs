@@ -290,6 +290,7 @@ mod tests {
             answer: Token { epoch: 0, count: 0 },
             response,
             failure: false,
+            failures: 0,
             request: None,
             trace: None,
         }

@@ -293,6 +293,7 @@ fn answer_to_request(n: u64, payload: &Bytes) -> ReadyDelivery {
         answer: Token { epoch: 1, count: n },
         response: Payload::json(format!(r#"{{"id":"{n}","content":"{content}","answer":"0x01"}}"#)),
         failure: false,
+        failures: 0,
         request: None,
         trace: None,
     }

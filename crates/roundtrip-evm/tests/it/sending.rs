@@ -231,6 +231,7 @@ fn answer_of(scene: &Scene, route: &str) -> ReadyDelivery {
         answer: Token { epoch: 1, count: 1 },
         response: Payload::json(answer.to_string()),
         failure: false,
+        failures: 0,
         request: None,
         trace: None,
     }

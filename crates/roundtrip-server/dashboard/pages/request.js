@@ -71,10 +71,12 @@ export function page({ rest: [id], refresh }) {
                 ? request.answered
                   ? "Its answer could not be delivered"
                   : "It could not be answered"
-                : "What last went wrong",
+                : request.delivery_failures
+                  ? "Its answer is not taken where it is wanted"
+                  : "What last went wrong",
             ),
             h("p", {}, request.error.text),
-            h("p", { class: "quiet" }, (request.state === "dead" && CLASSES[request.error.class]) || request.error.class),
+            h("p", { class: "quiet" }, (request.state === "dead" && CLASSES[request.error.class]) || tried(request) || request.error.class),
           ),
         h(
           "div",
@@ -115,6 +117,10 @@ export function page({ rest: [id], refresh }) {
     },
   };
 }
+
+/** How often its answer failed to be delivered. */
+const tried = ({ delivery_failures: times, delivery_failed_at_ms: at }) =>
+  times && `Tried ${plural(times, "time")}, last ${ago(at)}; it is tried again, ever more rarely.`;
 
 /** What is left of a request that ended: its bodies are not. */
 const gone = (request, entries, carrier) => [
@@ -182,6 +188,16 @@ function actions(request, refresh) {
           action: "Drop it",
         }),
       ),
+      request.answered &&
+        act(
+          "Work out anew",
+          mend("rework", {
+            title: "Work it out anew?",
+            text: "Its answer is thrown away, and a worker has it again from the first attempt.",
+            kind: "danger",
+            action: "Throw the answer away",
+          }),
+        ),
       act(
         "Retry",
         mend("retry", {
@@ -272,9 +288,11 @@ const SAYS = {
   moved_back: ["Out of its block again", "warn"],
   returned: ["To be sent again", "warn"],
   delivered: ["Delivered", "good"],
+  undelivered: ["Not taken", "bad"],
   died: ["Dead letter", "bad"],
   replaced: ["A failure response takes its place", "warn"],
   rearmed: ["To be tried again", ""],
+  reworked: ["To be worked out anew", "warn"],
   ended: ["Ended", "good"],
 };
 

@@ -131,7 +131,7 @@ pub(crate) struct DeadCall {
 pub(crate) struct DeadMended {
     /// With how many it is done.
     pub done: u64,
-    /// How many were no dead letters any longer.
+    /// How many were no dead letters any longer, or may not be reworked now.
     pub passed_over: u64,
     /// What to give as `after` in the next call; none when all is done.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -288,11 +288,13 @@ pub(super) async fn dead(
 pub(super) enum DeadRemedy {
     /// They are worked on again, from their first attempt; those that have an answer are sent again.
     Retry,
+    /// They are worked on again, from their first attempt, and the answers that they have are thrown away.
+    Rework,
     /// They end for good.
     Drop,
 }
 
-/// Retries or drops many dead letters, a page of them in a call: go on with `after` until there is
+/// Retries, reworks or drops many dead letters, a page of them in a call: go on with `after` until there is
 /// no `next`. A filter that names nothing needs `all`.
 #[utoipa::path(
     post, path = "/v1/dead/{remedy}", tag = "operations",
@@ -312,6 +314,7 @@ pub(super) async fn mend_dead(
     let Json(DeadCall { filter, all, after, limit }) = call?;
     let (what, called) = match remedy {
         DeadRemedy::Retry => (Remedy::Retry, "retry"),
+        DeadRemedy::Rework => (Remedy::Rework, "rework"),
         DeadRemedy::Drop => (Remedy::Drop, "drop"),
     };
     if filter.is_open() && !all {

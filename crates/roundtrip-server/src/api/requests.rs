@@ -637,15 +637,17 @@ pub(crate) struct Mended {
 #[derive(Clone, Copy, Debug, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum WireRemedy {
-    /// A dead letter is tried again.
+    /// A dead letter is tried again; an answer that it has is only sent again.
     Retry,
+    /// A dead letter is worked on again, and its answer is thrown away: it was wrong.
+    Rework,
     /// A dead letter is given up for good.
     Drop,
     /// A request that nothing was sent for is withdrawn.
     Cancel,
 }
 
-/// A person retries, drops or cancels a request.
+/// A person retries, reworks, drops or cancels a request.
 #[utoipa::path(
     post, path = "/v1/requests/{id}/{remedy}", tag = "operations",
     params(("id" = String, Path, pattern = "^(0x)?[0-9a-fA-F]{64}$", description = "Which request."),
@@ -663,6 +665,7 @@ pub(super) async fn mend(
     let id: RequestId = id.parse()?;
     let (what, called) = match remedy {
         WireRemedy::Retry => (Remedy::Retry, "retry"),
+        WireRemedy::Rework => (Remedy::Rework, "rework"),
         WireRemedy::Drop => (Remedy::Drop, "drop"),
         WireRemedy::Cancel => (Remedy::Cancel, "cancel"),
     };
@@ -676,6 +679,9 @@ pub(super) async fn mend(
         Outcome::Stale(Stale::State(state)) => {
             Err(Problem::conflict(format!("it is {}, which {called} does not change", views::State::from(state))))
         }
+        Outcome::Stale(Stale::Lane(_)) => Err(Problem::conflict(
+            "a lane of its destination is stopped, and may have sent this answer: reconcile or rebuild it first",
+        )),
         other => Err(other.into()),
     }
 }

@@ -207,6 +207,12 @@ pub(crate) struct WireRequest {
     /// What last went wrong.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<WireError>,
+    /// How often its answer failed to be delivered where no lane delivers it; `error` says why.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub delivery_failures: Option<u32>,
+    /// When it last did, in milliseconds since 1970.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub delivery_failed_at_ms: Option<u64>,
     /// How to read what is asked.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub encoding: Option<WireEncoding>,
@@ -339,6 +345,8 @@ impl From<RequestView> for WireRequest {
             lane,
             nonce,
             error: view.error.as_ref().map(WireError::from),
+            delivery_failures: view.undelivered.map(|undelivered| undelivered.times),
+            delivery_failed_at_ms: view.undelivered.map(|undelivered| undelivered.at.0),
             ..WireRequest::bare(view.id.to_string(), state, view.generation)
         }
     }
@@ -370,6 +378,8 @@ impl WireRequest {
             lane: None,
             nonce: None,
             error: None,
+            delivery_failures: None,
+            delivery_failed_at_ms: None,
             encoding: None,
             payload: None,
             response_encoding: None,
@@ -530,7 +540,9 @@ impl From<Entry> for WireEntry {
             Event::Published { destination } => detailed("delivered", destination.to_string()),
             Event::Died { error } => detailed("died", error.text.to_string()),
             Event::Replaced { error } => detailed("replaced", error.text.to_string()),
+            Event::Undelivered { error } => detailed("undelivered", error.text.to_string()),
             Event::Rearmed => bare("rearmed"),
+            Event::Reworked => bare("reworked"),
             Event::Ended { end } => detailed("ended", format!("{end:?}").to_lowercase()),
             Event::LaneStatus { status } => detailed("lane_status", super::lanes::status_of(&status).0.to_owned()),
             Event::Attempted { nonce, attempt } => signed("attempted", nonce, &attempt),

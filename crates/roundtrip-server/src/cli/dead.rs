@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::desk::{Desk, at};
 use super::given::Reach;
-use super::requests::Filter;
+use super::requests::{Filter, retrying};
 use super::show::{self, Table, ago, line, now_ms, short};
 use crate::api::Whole;
 use crate::api::dead::{DeadCall, DeadFilter, DeadMended, DeadPreview};
@@ -22,7 +22,13 @@ pub(super) enum Dead {
         reach: Reach,
     },
     /// Has them worked on again, from their first attempt, or, where they have an answer, only sent again; without --yes, only says which.
-    Retry(Mending),
+    Retry {
+        #[command(flatten)]
+        mending: Mending,
+        /// Works them out anew, where they have an answer: that was wrong, and is thrown away.
+        #[arg(long)]
+        anew: bool,
+    },
     /// Ends them for good; without --yes, only says which.
     Drop(Mending),
 }
@@ -55,13 +61,13 @@ pub(super) struct Mending {
 /// What a bulk command comes to.
 #[derive(Serialize)]
 struct Mended {
-    /// `retry` or `drop`.
+    /// `retry`, `rework` or `drop`.
     remedy: &'static str,
     /// Whether it was done; else only said.
     done: bool,
     /// With how many.
     requests: u64,
-    /// How many were no dead letters any longer.
+    /// How many were no dead letters any longer, or may not be reworked now.
     passed_over: u64,
     /// What they died of.
     preview: DeadPreview,
@@ -82,7 +88,7 @@ impl Dead {
                 let found = at(&reach, async |desk| desk.find("/v1/dead", &which.wire()).await).await?;
                 show::print(reach.json, &found, causes)
             }
-            Dead::Retry(mending) => mending.act("retry").await,
+            Dead::Retry { mending, anew } => mending.act(retrying(anew)).await,
             Dead::Drop(mending) => mending.act("drop").await,
         }
     }
@@ -164,12 +170,21 @@ fn told(mended: &Mended) -> String {
         count => format!("{at_least}{count} dead letters"),
     };
     let (remedy, causes) = (mended.remedy, causes(&mended.preview));
-    let past = if remedy == "drop" { "dropped" } else { "retried" };
+    let past = match remedy {
+        "drop" => "dropped",
+        "rework" => "worked out anew",
+        _ => "retried",
+    };
     match (mended.done, mended.preview.total) {
         (_, 0) => causes,
         (false, _) => format!("{causes}{letters} would be {past}: say --yes to do it\n"),
         (true, _) if mended.passed_over > 0 => {
-            format!("{letters} {past}; {} were none any longer\n", mended.passed_over)
+            let not = if remedy == "rework" {
+                "were none any longer, or have a lane that is stopped"
+            } else {
+                "were none any longer"
+            };
+            format!("{letters} {past}; {} {not}\n", mended.passed_over)
         }
         (true, _) => format!("{letters} {past}\n"),
     }

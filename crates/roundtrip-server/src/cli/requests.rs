@@ -53,6 +53,9 @@ pub(super) enum Requests {
         /// Their ids, or how they begin.
         #[arg(required = true)]
         ids: Vec<String>,
+        /// Works them out anew, where they have an answer: that was wrong, and is thrown away.
+        #[arg(long)]
+        anew: bool,
         #[command(flatten)]
         reach: Reach,
     },
@@ -157,11 +160,16 @@ impl Requests {
                 .await?;
                 show::print(reach.json, &shown, story)
             }
-            Requests::Retry { ids, reach } => treat("retry", &ids, &reach).await,
+            Requests::Retry { ids, anew, reach } => treat(retrying(anew), &ids, &reach).await,
             Requests::Cancel { ids, reach } => treat("cancel", &ids, &reach).await,
             Requests::Submit(submit) => submit.act().await,
         }
     }
+}
+
+/// What a retry is called, which may throw answers away.
+pub(super) fn retrying(anew: bool) -> &'static str {
+    if anew { "rework" } else { "retry" }
 }
 
 /// A time: one that is written out, or so long ago.
@@ -286,6 +294,8 @@ fn story(shown: &Shown) -> String {
     say("crashes", request.crashes.filter(|count| *count > 0).map(|count| count.to_string()));
     say("worker", request.worker.clone());
     say("slot", request.lane.as_ref().map(|lane| format!("{lane} #{}", or_dash(request.nonce))));
+    let failures = request.delivery_failures.zip(request.delivery_failed_at_ms);
+    say("not taken", failures.map(|(times, at)| format!("{times}x, last at {}", time(at))));
     say("error", request.error.as_ref().map(|error| format!("{}: {}", error.class, error.text)));
     say("payload", request.payload.as_ref().map(|payload| payload.get().to_owned()));
     say("response", request.response.as_ref().map(|response| response.get().to_owned()));

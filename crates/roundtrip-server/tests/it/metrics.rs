@@ -67,18 +67,33 @@ async fn scraped(program: &Program, base: &str, holds: impl Fn(&Scrape) -> bool)
     panic!("what was waited for is not shown; missing: {:?}\n{last}", &listed() - &Scrape::of(&last).names());
 }
 
-/// Somebody who takes webhooks, and refuses the first of them.
-async fn receiver() -> String {
+/// Somebody who takes webhooks, but for the first so many, for which it is too busy.
+pub(crate) async fn receiver(busy_for: usize) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let calls = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
     let take = move || async move {
-        let first = calls.fetch_add(1, std::sync::atomic::Ordering::SeqCst) == 0;
-        if first { Status::SERVICE_UNAVAILABLE } else { Status::OK }
+        let busy = calls.fetch_add(1, std::sync::atomic::Ordering::SeqCst) < busy_for;
+        if busy { Status::SERVICE_UNAVAILABLE } else { Status::OK }
     };
     let router = axum::Router::new().route("/", axum::routing::post(take));
     tokio::spawn(async move { axum::serve(listener, router).await });
     format!("http://{address}/")
+}
+
+/// A route, `told`, whose answers go to a webhook here; its secret is put into the folder.
+pub(crate) fn hooked(folder: &std::path::Path, url: &str) -> String {
+    std::fs::write(folder.join("hook.secret"), "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw").unwrap();
+    format!(
+        r#"
+[routes.told]
+to = "hook"
+
+[destinations.hook.webhook]
+url = "{url}"
+secret = {{ file = "hook.secret" }}
+"#
+    )
 }
 
 #[tokio::test]
@@ -89,21 +104,13 @@ async fn every_metric_of_the_list_is_shown_by_a_running_program_and_none_besides
 [telemetry]
 listen = "127.0.0.1:0"
 
-[routes.told]
-to = "hook"
-
 [routes.called.work]
 identity = true
-
-[destinations.hook.webhook]
-url = "{}"
-secret = {{ file = "hook.secret" }}
-"#,
+{}"#,
         // Time to be seen at its depth before it is final.
         site.config("sqlite:store.db").replace("finality = 3", "finality = 10"),
-        receiver().await,
+        hooked(folder.path(), &receiver(1).await),
     );
-    std::fs::write(folder.path().join("hook.secret"), "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw").unwrap();
     let program = site.start(folder.path(), &config, &[]);
     let payloads: Vec<Bytes> = (0..3).map(|n| format!("request {n}").into_bytes().into()).collect();
     let submitter = site.ask(&payloads);

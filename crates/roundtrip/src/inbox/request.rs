@@ -13,7 +13,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::inbox::{Clocks, When};
-use crate::outbox::Delivery;
+use crate::outbox::{Delivery, Undelivered};
 use crate::store::op::{Notice, Stale};
 use crate::store::policy::{Gate, RoutePolicy};
 use crate::words::{
@@ -176,6 +176,15 @@ pub(crate) struct AnswerMark {
     /// Whether the response tells of a failure: it is published, and the request ends dead.
     pub(crate) failure: bool,
     pub(crate) delivery: Delivery,
+    /// Boxed, because most are delivered at once.
+    pub(crate) undelivered: Option<Box<Undelivered>>,
+}
+
+impl AnswerMark {
+    /// How often it failed to be delivered.
+    pub(crate) fn failures(&self) -> u32 {
+        self.undelivered.as_ref().map_or(0, |undelivered| undelivered.times)
+    }
 }
 
 /// A request that ended badly and waits for a person.
@@ -370,12 +379,20 @@ impl Request {
             match letter.answer.take() {
                 Some(mut answer) => {
                     answer.delivery = Delivery::Waiting;
+                    answer.undelivered = None;
                     self.state = State::Answered(Box::new(answer));
                 }
                 None => {
                     self.start_over(now);
                 }
             }
+        }
+    }
+
+    /// A dead letter is worked on from its first attempt, whatever was answered to it.
+    pub(crate) fn rework(&mut self, now: UnixMs) {
+        if let State::Dead(_) = self.state {
+            self.start_over(now);
         }
     }
 

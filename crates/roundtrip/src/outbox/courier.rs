@@ -102,6 +102,8 @@ impl Courier {
 struct Ended {
     seq: Seq,
     publish: Publish,
+    /// How often it had failed before.
+    failures: u32,
     target: String,
     trace: Option<Box<str>>,
     result: Result<(), SinkError>,
@@ -345,13 +347,14 @@ impl Shift {
         let (seq, sink, store) = (delivery.seq, self.courier.sink.clone(), self.courier.store.clone());
         let (destination, id, answer) = (self.courier.destination.clone(), delivery.id, delivery.answer);
         let publish = Publish { destination, owner, id, answer, result: PublishResult::Delivered };
+        let failures = delivery.failures;
         self.targets.start(seq);
         self.running.spawn(async move {
             if sink.wants_trace() {
                 delivery.trace = trace_of(&*store, id).await;
             }
             let result = sink.deliver(&delivery).await;
-            Ended { seq, publish, target, trace: delivery.trace, result }
+            Ended { seq, publish, failures, target, trace: delivery.trace, result }
         });
     }
 
@@ -363,7 +366,7 @@ impl Shift {
     }
 
     fn took(&mut self, ended: Result<Ended, JoinError>) -> Result<(), StationError> {
-        let Ended { seq, publish, target, trace, result } = ended
+        let Ended { seq, publish, failures: before, target, trace, result } = ended
             .map_err(|error| StationError::Broken(format!("the sink of {}: {error}", self.courier.destination)))?;
         match result {
             Ok(()) => {
@@ -382,6 +385,8 @@ impl Shift {
                 let (failures, until) = self.targets.failed(seq, now, |failures| backoff.wait(failures, after, dice));
                 let rest_ms = (until - now).as_millis();
                 tracing::warn!(request = %publish.id, trace, %target, failures, rest_ms, %error, "a delivery failed: it is tried again");
+                let error = ErrorNote::new(ErrorClass::Transport, &error);
+                self.unrecorded.push((seq, Publish { result: PublishResult::Failed { error, before }, ..publish }));
             }
         }
         Ok(())
@@ -392,7 +397,7 @@ impl Shift {
         Backoff { first: options.backoff_first, max: options.backoff_max, asked_max: options.retry_after_max }
     }
 
-    /// Records what became of deliveries, all that ended since the last time in one commit.
+    /// Records what became of deliveries, or why they failed, all that ended since the last time in one commit.
     async fn record(&mut self) -> Result<(), StationError> {
         if self.unrecorded.is_empty() {
             return Ok(());

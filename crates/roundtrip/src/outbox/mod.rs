@@ -18,7 +18,7 @@ pub use webhook::{BadEndpoint, Endpoint, Endpoints, WebhookOptions, WebhookSink}
 
 use serde::{Deserialize, Serialize};
 
-use crate::words::Nonce;
+use crate::words::{Nonce, UnixMs};
 
 /// A lane's number in this store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -33,6 +33,16 @@ pub(crate) enum Delivery {
     Ready,
     /// On a slot: from here on the outside decides.
     Assigned { lane: LaneNo, nonce: Nonce },
+}
+
+/// That an answer was not taken where it is wanted, by no lane, and is tried again. What was wrong is the
+/// request's error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Undelivered {
+    /// How often this answer failed to be delivered.
+    pub times: u32,
+    /// When it last did.
+    pub at: UnixMs,
 }
 
 impl Delivery {

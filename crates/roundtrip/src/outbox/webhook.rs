@@ -217,6 +217,7 @@ mod tests {
             answer: Token { epoch: 1, count: 1 },
             response: Payload::json("{}"),
             failure: false,
+            failures: 0,
             request: None,
             trace: None,
         }

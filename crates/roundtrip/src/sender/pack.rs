@@ -148,6 +148,7 @@ mod tests {
             answer: Token { epoch: 0, count: n },
             response: Payload::default(),
             failure: false,
+            failures: 0,
             request: None,
             trace: None,
         }

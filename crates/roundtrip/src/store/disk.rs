@@ -84,7 +84,7 @@ pub(crate) struct AnswerHead {
 
 impl AnswerHead {
     pub(crate) fn mark(&self, delivery: crate::outbox::Delivery) -> AnswerMark {
-        AnswerMark { token: self.token, failure: self.failure, delivery }
+        AnswerMark { token: self.token, failure: self.failure, delivery, undelivered: None }
     }
 }
 

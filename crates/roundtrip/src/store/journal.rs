@@ -184,4 +184,12 @@ pub enum Event {
         /// Why.
         error: ErrorNote,
     },
+    /// A person wants it worked on anew; what was answered to it is gone.
+    Reworked,
+    /// It could not be delivered to a destination without lanes, and is tried again; told once for
+    /// as long as the reason stays the same.
+    Undelivered {
+        /// Why.
+        error: ErrorNote,
+    },
 }

@@ -596,7 +596,7 @@ pub enum Judgement {
     Replaced(ErrorNote, Payload),
 }
 
-/// Records what became of a delivery, after it was made. Only what is ready ends by it.
+/// Records what became of a delivery, after it was made or tried. Only what is ready ends by it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Publish {
     /// To which destination; it has no lanes.
@@ -619,6 +619,15 @@ pub enum PublishResult {
     Delivered,
     /// It will never be taken: a dead letter that keeps its answer.
     Refused(ErrorNote),
+    /// It was not taken, and will be tried again: the answer stays ready.
+    Failed {
+        /// Why.
+        error: ErrorNote,
+        /// How often it had failed before, as
+        /// [`ReadyDelivery::failures`](crate::store::query::ReadyDelivery::failures) says, so that a replay counts
+        /// nothing.
+        before: u32,
+    },
 }
 
 /// What an origin's newest block is. A head only ever grows: one that is not higher than
@@ -696,8 +705,12 @@ pub struct Mend {
 /// What a person can do to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Remedy {
-    /// A dead letter is worked on again, from its first attempt.
+    /// A dead letter is worked on again, from its first attempt; an answer that it has is only sent again.
     Retry,
+    /// A dead letter is worked on again, from its first attempt, and its answer is thrown away: it was wrong.
+    /// Refused while a lane of its destination is stopped: the answer may then be on the chain, forgotten, and
+    /// is only found there as long as it is kept.
+    Rework,
     /// A dead letter ends for good.
     Drop,
     /// A request that nothing was sent for ends as withdrawn.

@@ -5,6 +5,7 @@ use bytes::Bytes;
 use crate::groups::GroupState;
 use crate::inbox::{End, Standing, StateKind};
 use crate::listener::{Cursor, Head};
+use crate::outbox::Undelivered;
 use crate::sender::{Block, LaneStatus, ParcelStage, SignedAttempt};
 use crate::store::journal::Entry;
 use crate::store::op::{AfterCancel, Seat};
@@ -184,6 +185,8 @@ pub struct RequestView {
     pub misses: u16,
     /// What last went wrong.
     pub error: Option<ErrorNote>,
+    /// That its answer could not be delivered so far, to a destination without lanes.
+    pub undelivered: Option<Undelivered>,
 }
 
 /// An event that shows a request.
@@ -322,6 +325,8 @@ pub struct ReadyDelivery {
     pub response: Payload,
     /// Whether it tells of a failure.
     pub failure: bool,
+    /// How often it failed to be delivered.
+    pub failures: u32,
     /// What was asked. A store leaves it out; a sender adds it where its chain wants it
     /// ([`Chain::wants_requests`](crate::sender::chain::Chain::wants_requests)).
     pub request: Option<Payload>,

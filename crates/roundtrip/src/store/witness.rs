@@ -109,10 +109,12 @@ impl RequestStep {
             Event::Published { .. } => RequestStep::Published,
             Event::Replaced { .. } => RequestStep::Replaced,
             Event::Died { .. } => RequestStep::Died,
-            Event::Rearmed => RequestStep::Rearmed,
+            Event::Rearmed | Event::Reworked => RequestStep::Rearmed,
             Event::Ended { end } => RequestStep::Ended(*end),
             // An occurrence that goes and comes back is no step: what follows from it is.
             Event::Orphaned | Event::Included => return None,
+            // Whoever delivers counts each time.
+            Event::Undelivered { .. } => return None,
             Event::LaneStatus { .. }
             | Event::Attempted { .. }
             | Event::CancelWished { .. }

@@ -91,6 +91,7 @@ macro_rules! conformance {
                 what_was_done_elsewhere_ends_without_an_answer
                 a_worker_that_comes_too_late_is_told_the_end
                 a_person_mends
+                a_wrong_answer_is_worked_out_anew
                 a_forgotten_lease_costs_nothing
                 a_written_lease_survives_a_restart
             }
@@ -158,6 +159,7 @@ macro_rules! conformance {
             publish {
                 a_delivery_settles_once
                 a_refused_delivery_keeps_its_answer
+                an_answer_says_why_it_waits
                 a_delivered_failure_ends_dead
                 only_the_courier_publishes
                 only_the_answer_that_was_delivered_ends

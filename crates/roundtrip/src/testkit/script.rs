@@ -332,7 +332,7 @@ async fn mend_and_end(stage: &mut Stage, lead: Token) {
 }
 
 /// Two groups that seal themselves, whose answers go out without a lane: one is taken,
-/// one is refused and, when a person says so, delivered after all.
+/// one is refused and, when a person says so, tried again, and then worked out anew and delivered after all.
 async fn publish(stage: &mut Stage) {
     let hooks = || route_named("hooks");
     let policy = RoutePolicy { destination: Some(other_destination()), ..policy() };
@@ -354,12 +354,21 @@ async fn publish(stage: &mut Stage) {
     let ready = must(stage.bench.store().ready(other_destination(), 9).await, "ready");
     let to = |delivery| Publish { destination: other_destination(), ..delivered(owner, delivery) };
     let refused = Publish { result: PublishResult::Refused(note(ErrorClass::Fatal)), ..to(&ready[1]) };
+    let result = PublishResult::Failed { error: note(ErrorClass::Transport), before: 0 };
+    stage.tell_one(Publish { result, ..to(&ready[1]) }).await;
     stage.tell(vec![to(&ready[0]).into(), refused.into()]).await;
     for (n, state) in [(15, StateKind::Settled), (16, StateKind::Dead)] {
         stage.state(n, state).await;
     }
     stage.tell_one(mend(16, Remedy::Retry)).await;
-    stage.tell_one(to(&ready[1])).await;
+    let refused = Publish { result: PublishResult::Refused(note(ErrorClass::Retryable)), ..to(&ready[1]) };
+    stage.tell_one(refused).await;
+    stage.tell_one(mend(16, Remedy::Rework)).await;
+    stage.state(16, StateKind::Queued).await;
+    let grants = stage.lease(hooks(), 8, 1).await;
+    stage.tell(grants.iter().map(|grant| answer(grant).into()).collect()).await;
+    let ready = must(stage.bench.store().ready(other_destination(), 9).await, "ready");
+    stage.tell_one(to(&ready[0])).await;
     stage.state(16, StateKind::Settled).await;
 }
 

@@ -18,7 +18,7 @@ use roundtrip::store::{MemoryStore, Options, ReadExt, Store, StoreError, StoreEx
 use roundtrip::testkit::bench::START;
 use roundtrip::testkit::faulty::{Cut, Faulty};
 use roundtrip::testkit::samples::*;
-use roundtrip::words::{ClaimId, HolderName, LEASE_MAX, Nonce, Payload};
+use roundtrip::words::{ClaimId, ErrorClass, ErrorNote, HolderName, LEASE_MAX, Nonce, Payload};
 use tokio::task::JoinHandle;
 
 /// A memory store whose time is the runtime's, with the sample route defined.
@@ -188,7 +188,8 @@ async fn what_the_receiver_drops_comes_again() {
     let running = start(|shutdown| courier(&store, "one", sink).run(shutdown));
     let first = received.recv().await.unwrap().delivery;
     let again = received.recv().await.unwrap();
-    assert_eq!(again.delivery, first, "before the next, and the very same");
+    let told = ReadyDelivery { failures: 1, ..first };
+    assert_eq!(again.delivery, told, "before the next, and the very same, of which it is known that it failed");
     again.taken();
     received.recv().await.unwrap().taken();
     until(&*store, 1..3, StateKind::Settled).await;
@@ -211,6 +212,16 @@ async fn a_target_that_fails_holds_up_itself_alone() {
     assert!(rests[0] <= Duration::from_millis(510), "{rests:?}");
     assert!((12..40).contains(&rests.len()), "ever more rarely: {rests:?}");
     let longest = *rests.iter().max().unwrap();
+    // The store says why it waits, how often it was tried, and when it last was; of those behind it nothing.
+    let waiting = async |n| match store.get(id(n)).await.unwrap() {
+        Some(Found::Live(view, _)) => (view.error, view.undelivered),
+        other => panic!("{other:?}"),
+    };
+    let (error, undelivered) = waiting(0).await;
+    assert_eq!(error, Some(ErrorNote::new(ErrorClass::Transport, "down")));
+    let times = u32::try_from(tried.len()).unwrap();
+    assert_eq!(undelivered.map(|undelivered| undelivered.times), Some(times));
+    assert_eq!(waiting(3).await, (None, None));
     assert!(longest > Duration::from_secs(140) && longest <= Duration::from_secs(301), "{longest:?}");
     book.set("a", None);
     until(&*store, [0, 3, 6, 9], StateKind::Settled).await;

@@ -541,9 +541,13 @@ impl World {
         let known = dice
             .pick(&self.courier)
             .map(|delivery| Publish { destination: other_destination(), ..delivered(delivery.answer, &delivery) });
-        let result = match dice.one_in(3) {
-            true => PublishResult::Refused(note(ErrorClass::Fatal)),
-            false => PublishResult::Delivered,
+        let result = match dice.roll(4) {
+            0 => PublishResult::Refused(note(ErrorClass::Fatal)),
+            1 => {
+                let class = if dice.one_in(2) { ErrorClass::Transport } else { ErrorClass::Retryable };
+                PublishResult::Failed { error: note(class), before: dice.roll_as(3) }
+            }
+            _ => PublishResult::Delivered,
         };
         let owner = self.token(dice, Seat::Destination(other_destination()));
         Op::Publish(Publish { owner, result, ..known.unwrap_or_else(anyone) })
@@ -720,7 +724,7 @@ impl World {
                 Op::Define(Define { route, policy })
             }
             _ => {
-                let remedies = [Remedy::Retry, Remedy::Retry, Remedy::Drop, Remedy::Cancel];
+                let remedies = [Remedy::Retry, Remedy::Rework, Remedy::Drop, Remedy::Cancel];
                 Op::Mend(Mend { id: id(dice.roll(IDS)), remedy: remedies[dice.roll_as::<usize>(4)] })
             }
         }

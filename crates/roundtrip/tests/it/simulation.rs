@@ -425,7 +425,8 @@ impl World {
     async fn mend_dead(&self) {
         let filter = ListFilter { states: vec![StateKind::Dead], limit: 10, ..ListFilter::default() };
         for dead in self.store.list(filter).await.unwrap().requests {
-            self.store.apply_one(Mend { id: dead.id, remedy: Remedy::Retry }).await.unwrap();
+            let remedy = if self.weather.below(2) == 0 { Remedy::Retry } else { Remedy::Rework };
+            self.store.apply_one(Mend { id: dead.id, remedy }).await.unwrap();
         }
     }
 

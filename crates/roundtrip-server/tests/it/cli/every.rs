@@ -36,13 +36,13 @@ const ALL: [Tried; 32] = [
     tried("run", &[], ("--config missing.toml", "missing.toml cannot be read")),
     tried("requests list", &["", "--route plain --state queued --json"], ("--state asleep", "is no state")),
     tried("requests show", &["{queued}", "{queued} --json"], ("0000000000000000", "no live request begins with")),
-    tried("requests retry", &["{dead 1}", "{dead 2} --json"], ("{queued}", "it is queued")),
+    tried("requests retry", &["{dead 1}", "{dead 2} --anew --json"], ("{queued}", "it is queued")),
     tried("requests cancel", &["{cancel 1}", "{cancel 2} --json"], ("{none}", "cancel 7777")),
     tried("requests submit", &["plain 1", "plain 2 --json"], ("nowhere 1", "no route is called \"nowhere\"")),
     tried("dead list", &["", "--route plain --json"], ("--prefix xyz", "up to 64 hexadecimal digits")),
     tried(
         "dead retry",
-        &["--all", "--error again --yes", "--all --json"],
+        &["--all", "--all --anew", "--error again --yes", "--all --json"],
         ("--yes", "nothing says which dead letters"),
     ),
     tried(

@@ -56,9 +56,16 @@ async fn a_cancelled_slot_leaves_a_dead_letter() {
     let replaced = entries[at + 2]["transaction"].as_str().unwrap();
     let told = format!("#{nonce}, {replaced}, at most {} wei a gas, carries nothing", fees[1]);
     assert!(table.contains(&told), "{table}");
-    // It has its answer still, and goes out when a person says so.
-    assert_eq!(shell.says(&["dead", "retry", "--all", "--yes"]), "1 dead letter retried\n");
+    // It has its answer still, which a person may throw away: its slot is used up for good.
+    let preview = shell.says(&["dead", "retry", "--all", "--anew"]);
+    assert!(preview.ends_with("1 dead letter would be worked out anew: say --yes to do it\n"), "{preview}");
+    assert_eq!(shell.says(&["dead", "retry", "--all", "--anew", "--yes"]), "1 dead letter worked out anew\n");
     site.settled(&payloads).await;
+    let shown = shell.json(&["requests", "show", id]);
+    let entries = shown["timeline"]["entries"].as_array().unwrap();
+    let after = entries.iter().skip_while(|entry| entry["event"] != "reworked");
+    let told: Vec<&str> = after.map(|entry| entry["event"].as_str().unwrap()).take(3).collect();
+    assert_eq!(told, ["reworked", "leased", "answered"], "a worker had it again");
     worker.abort();
 }
 

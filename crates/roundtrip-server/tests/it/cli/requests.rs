@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::Shell;
+use crate::metrics::{hooked, receiver};
 use crate::program::Program;
 
 const CONFIG: &str = r#"
@@ -206,4 +207,27 @@ async fn a_payload_comes_from_a_file_or_standard_input_and_an_answer_is_waited_f
     });
     let (answer, ()) = tokio::join!(asks, work);
     assert_eq!(answer.unwrap(), "\"wanted\"\n");
+}
+
+/// What keeps an answer from being delivered is told, with how often it was tried.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_answer_that_nobody_takes_says_why() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = format!("{CONFIG}{}", hooked(folder.path(), &receiver(usize::MAX).await));
+    let program = Program::start(folder.path(), &config);
+    program.post("/v1/routes/told/requests", &json!(1)).await;
+    let job = program.lease("told").await;
+    assert_eq!(program.answer(&job, json!(2)).await, "done");
+    let shell = Shell::beside(folder.path(), &program);
+    let id = text(&job["id"]);
+    let tried = |shown: &Value| shown["request"]["delivery_failures"].as_u64().is_some_and(|times| times >= 2);
+    let shown = shell.until(&["requests", "show", id], tried).await;
+    let request = &shown["request"];
+    assert_eq!((&request["state"], &request["error"]["class"]), (&json!("ready"), &json!("transport")));
+    assert!(text(&request["error"]["text"]).contains("503") && request["delivery_failed_at_ms"].is_u64(), "{request}");
+    let told = shown["timeline"]["entries"].as_array().unwrap().iter().filter(|entry| entry["event"] == "undelivered");
+    assert_eq!(told.count(), 1, "a reason that stays the same is told once: {shown}");
+    let story = shell.says(&["requests", "show", id]);
+    assert!(story.contains("not taken  ") && story.contains("x, last at 2"), "{story}");
+    assert!(shell.says(&["requests", "list", "--error", "503"]).contains(&id[..8]), "it is found by why it waits");
 }

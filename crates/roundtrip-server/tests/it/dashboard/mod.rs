@@ -17,6 +17,7 @@ use serde_json::json;
 
 use super::chain::Site;
 use super::fuzz::tools;
+use super::metrics::{hooked, receiver};
 use super::program::Program;
 
 const SECRET: &str = "a secret of more than 32 bytes, for tests";
@@ -163,6 +164,14 @@ async fn every_page_is_reached_on_a_phone_by_touch_and_by_keyboard() {
 #[tokio::test]
 async fn answers_that_are_kept_for_whoever_asks_wait_for_nobody() {
     of_still("kept.mjs", 2).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_answer_that_nobody_takes_says_why() {
+    let folder = tempfile::tempdir().unwrap();
+    let hook = hooked(folder.path(), &receiver(usize::MAX).await);
+    let program = Program::start_with(folder.path(), &format!("{CONFIG}{hook}"), &[("API_SECRET", SECRET)]);
+    alone("undelivered.mjs", &program, &[]);
 }
 
 #[tokio::test]

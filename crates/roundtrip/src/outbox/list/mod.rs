@@ -167,6 +167,7 @@ mod tests {
             answer: Token { epoch: 1, count: 1 },
             response: Payload::json(r#"{"chain":"near"}"#),
             failure: false,
+            failures: 0,
             request: None,
             trace: None,
         };

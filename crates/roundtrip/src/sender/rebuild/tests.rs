@@ -97,6 +97,7 @@ fn what_was_not_due_by_then_had_no_answer() {
             crashes: 0,
             misses: 0,
             error: None,
+            undelivered: None,
         };
         assert_eq!(may_be_forgotten(&request, UnixMs(100), &origins), waited_for, "{phase:?} {due:?}");
     }

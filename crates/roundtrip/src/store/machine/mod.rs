@@ -49,7 +49,7 @@ use slots::Slots;
 pub(crate) use work::random_place;
 
 use crate::groups::GroupState;
-use crate::inbox::{Clocks, End, LeaseMark, OriginNo, Receipt, Request, RouteNo, State, StateKind, When};
+use crate::inbox::{AnswerMark, Clocks, End, LeaseMark, OriginNo, Receipt, Request, RouteNo, State, StateKind, When};
 use crate::listener::{Cursor, Origin};
 use crate::outbox::{Delivery, LaneNo};
 use crate::sender::{Lane, LaneStatus, ParcelStage};
@@ -574,11 +574,16 @@ impl Machine {
         let request = self.requests.get_mut(slot);
         let policy = &self.routes[usize::from(request.route.0)].policy;
         let result = with(request, policy, Clocks { now: self.now, origins: &self.origins });
-        if !std::mem::replace(&mut request.rows.dirty, true) {
-            self.dirty.push(slot);
-        }
+        self.mark_dirty(slot);
         self.list(slot);
         result
+    }
+
+    /// Has the request's changeable part written by the next flush.
+    fn mark_dirty(&mut self, slot: Slot) {
+        if !std::mem::replace(&mut self.requests.get_mut(slot).rows.dirty, true) {
+            self.dirty.push(slot);
+        }
     }
 
     /// Hands a queued request out.
@@ -767,12 +772,16 @@ impl Request {
         }
     }
 
-    fn has_answer(&self) -> bool {
+    fn answer(&self) -> Option<&AnswerMark> {
         match &self.state {
-            State::Answered(_) => true,
-            State::Dead(letter) => letter.answer.is_some(),
-            State::Held | State::Queued | State::Leased(_) => false,
+            State::Answered(answer) => Some(answer),
+            State::Dead(letter) => letter.answer.as_ref(),
+            State::Held | State::Queued | State::Leased(_) => None,
         }
+    }
+
+    fn has_answer(&self) -> bool {
+        self.answer().is_some()
     }
 }
 

@@ -5,13 +5,13 @@
 //! same id; so the outside may see it twice, and the store ends it once. The answer's own
 //! token is named: one that was superseded while it was on its way ends nothing.
 
-use super::Machine;
+use super::{Machine, Slot};
 use crate::inbox::{End, State, StateKind};
-use crate::outbox::Delivery;
+use crate::outbox::{Delivery, Undelivered};
 use crate::store::disk::{ColdReceipt, Disk};
 use crate::store::journal::Event;
 use crate::store::op::{Effect, Invalid, Missing, Outcome, Publish, PublishResult, Seat, Stale};
-use crate::words::{Destination, ErrorNote};
+use crate::words::{Destination, ErrorNote, Token};
 
 impl Machine {
     pub(super) fn publish<D: Disk>(&mut self, disk: &mut D, op: Publish) -> Result<Outcome, Outcome> {
@@ -22,7 +22,15 @@ impl Machine {
         if self.route(request.route).policy.destination.as_ref() != Some(&op.destination) {
             return Err(Outcome::Invalid(Invalid::OtherDestination(op.id)));
         }
-        let refused = matches!(op.result, PublishResult::Refused(_));
+        let bounded = |error: ErrorNote| ErrorNote::new(error.class, &error.text);
+        let refusal = match op.result {
+            PublishResult::Delivered => None,
+            PublishResult::Refused(error) => Some(bounded(error)),
+            PublishResult::Failed { error, before } => {
+                return self.undelivered(slot, op.answer, bounded(error), before);
+            }
+        };
+        let refused = refusal.is_some();
         let failure = match &request.state {
             State::Answered(answer) if answer.delivery == Delivery::Ready && answer.token == op.answer => {
                 answer.failure
@@ -32,15 +40,40 @@ impl Machine {
             }
             _ => return Err(Outcome::Stale(Stale::Delivery(op.id, self.kind(request)))),
         };
-        match op.result {
-            PublishResult::Delivered => {
+        match refusal {
+            None => {
                 self.note(slot, Event::Published { destination: op.destination });
                 self.finish(disk, slot);
             }
-            PublishResult::Refused(error) => self.die(slot, ErrorNote::new(error.class, &error.text)),
+            Some(error) => self.die(slot, error),
         }
         let now = if failure || refused { StateKind::Dead } else { StateKind::Settled };
         Ok(Outcome::Applied(Effect::Now(now)))
+    }
+
+    /// Remembers that a delivery failed, and why. The journal tells of it when the reason is another
+    /// one than before, so that a receiver that is away for days does not fill a timeline.
+    fn undelivered(&mut self, slot: Slot, token: Token, error: ErrorNote, before: u32) -> Result<Outcome, Outcome> {
+        let (request, now) = (self.requests.get(slot), Effect::Now(StateKind::Ready));
+        let failures = match &request.state {
+            State::Answered(answer) if answer.delivery == Delivery::Ready && answer.token == token => answer.failures(),
+            _ => return Err(Outcome::Stale(Stale::Delivery(request.id, self.kind(request)))),
+        };
+        if failures > before {
+            return Ok(Outcome::Duplicate(now));
+        }
+        if failures == 0 || request.error.as_deref() != Some(&error) {
+            self.note(slot, Event::Undelivered { error: error.clone() });
+        }
+        let (times, at) = (failures.saturating_add(1), self.now);
+        // It stays where it is listed: nobody is hinted at what has just failed.
+        let request = self.requests.get_mut(slot);
+        request.error = Some(Box::new(error));
+        if let State::Answered(answer) = &mut request.state {
+            answer.undelivered = Some(Box::new(Undelivered { times, at }));
+        }
+        self.mark_dirty(slot);
+        Ok(Outcome::Applied(now))
     }
 
     /// What a replay is told when the request has ended.

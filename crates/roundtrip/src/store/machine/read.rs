@@ -101,6 +101,7 @@ impl Machine {
             crashes: request.crashes,
             misses: request.misses,
             error: request.error.as_deref().cloned(),
+            undelivered: request.answer().and_then(|answer| answer.undelivered.as_deref().copied()),
         }
     }
 
@@ -223,6 +224,7 @@ impl Machine {
                 answer: answer.token,
                 response,
                 failure: answer.failure,
+                failures: answer.failures(),
                 request: None,
                 trace: None,
             })

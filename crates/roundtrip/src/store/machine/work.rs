@@ -4,6 +4,7 @@
 use super::{Machine, Slot};
 use crate::inbox::{AnswerMark, End, LeaseMark, RouteNo, Setback, State, StateKind, When};
 use crate::outbox::Delivery;
+use crate::sender::{Lane, LaneStatus};
 use crate::store::disk::{AnswerHead, Body, Disk};
 use crate::store::journal::Event;
 use crate::store::op::{
@@ -223,7 +224,8 @@ impl Machine {
         self.note(slot, Event::Answered);
         self.change_and_regate(disk, slot, |request, _| {
             request.misses = 0;
-            request.state = State::Answered(Box::new(AnswerMark { token, failure, delivery: Delivery::Waiting }));
+            let answer = AnswerMark { token, failure, delivery: Delivery::Waiting, undelivered: None };
+            request.state = State::Answered(Box::new(answer));
         });
     }
 
@@ -288,11 +290,18 @@ impl Machine {
         let slot = self.live(disk, &op.id, Stale::State)?;
         let kind = self.kind_at(slot);
         match op.remedy {
-            Remedy::Retry | Remedy::Drop if kind != StateKind::Dead => return Err(Outcome::Stale(Stale::State(kind))),
+            Remedy::Retry | Remedy::Rework | Remedy::Drop if kind != StateKind::Dead => {
+                return Err(Outcome::Stale(Stale::State(kind)));
+            }
             Remedy::Retry => {
                 let seq = self.requests.get(slot).seq;
                 self.rearm(disk, slot);
                 return Ok(Outcome::Applied(Effect::Now(self.kind_unless(slot, seq, StateKind::Settled))));
+            }
+            Remedy::Rework => {
+                self.check_nothing_forgotten(slot)?;
+                self.rework(disk, slot);
+                return Ok(Outcome::Applied(Effect::Now(self.kind_at(slot))));
             }
             Remedy::Drop => self.end(disk, slot, End::Dead),
             Remedy::Cancel => {
@@ -302,6 +311,32 @@ impl Machine {
             }
         }
         Ok(Outcome::Applied(Effect::Now(StateKind::Dead)))
+    }
+
+    /// A lane that is stopped may have sent what the store has forgotten: that is matched by the answers that
+    /// are here, so none of them may go. What the store remembers of a dead letter cannot be sent any more: its
+    /// slot was used up for good, or it never had one.
+    fn check_nothing_forgotten(&self, slot: Slot) -> Result<(), Outcome> {
+        let request = self.requests.get(slot);
+        let destination = self.route(request.route).policy.destination.as_ref();
+        let stopped = |lane: &Lane| lane.status == LaneStatus::Stopped && Some(&lane.destination) == destination;
+        match request.has_answer() && self.lanes.iter().any(stopped) {
+            true => Err(Outcome::Stale(Stale::Lane(LaneStatus::Stopped))),
+            false => Ok(()),
+        }
+    }
+
+    /// Has a dead letter worked on anew, without its answer.
+    fn rework<D: Disk>(&mut self, disk: &mut D, slot: Slot) {
+        let request = self.requests.get(slot);
+        if request.has_answer() {
+            disk.void_answer(request.seq);
+        }
+        self.note(slot, Event::Reworked);
+        self.change_and_regate(disk, slot, |request, now| {
+            request.rework(now);
+            request.rows.as_admitted = false;
+        });
     }
 
     /// Lets a dead letter be tried again.

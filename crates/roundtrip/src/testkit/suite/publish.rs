@@ -1,6 +1,7 @@
 //! `publish`: what became of a delivery to a destination without lanes.
 
 use crate::inbox::StateKind;
+use crate::outbox::Undelivered;
 use crate::store::journal::Event;
 use crate::store::op::{
     Effect, Fail, Invalid, LaneOrder, Lead, Missing, NewRequest, Order, Outcome, Publish, PublishResult, Remedy, Seat,
@@ -11,7 +12,7 @@ use crate::store::query::ReadyDelivery;
 use crate::store::{ReadExt, Topic};
 use crate::testkit::bench::{Bench, must};
 use crate::testkit::samples::*;
-use crate::words::{ErrorClass, Nonce, Payload, Seq, Token};
+use crate::words::{ErrorClass, ErrorNote, Nonce, Payload, Seq, Token};
 
 async fn ready(bench: &Bench, after: Option<Seq>, limit: usize) -> Vec<ReadyDelivery> {
     must(bench.store().ready_after(destination(), after, limit).await, "ready")
@@ -74,6 +75,52 @@ pub async fn a_refused_delivery_keeps_its_answer(mut bench: Bench) {
     assert_eq!(same, delivery, "the very same answer");
     bench.applied(delivered(owner, &same)).await;
     bench.expect(&[(1, StateKind::Settled)]).await;
+}
+
+/// An answer that was not taken stays ready and says why, how often and since when; of a reason that stays
+/// the same the journal tells once.
+pub async fn an_answer_says_why_it_waits(mut bench: Bench) {
+    bench.define(policy()).await;
+    let owner = courier(&bench).await;
+    bench.answered(1).await;
+    let why = |text| ErrorNote::new(ErrorClass::Transport, text);
+    let failed = |delivery: &ReadyDelivery, text| {
+        let result = PublishResult::Failed { error: why(text), before: delivery.failures };
+        Publish { result, ..delivered(owner, delivery) }
+    };
+    let ready_now = Effect::Now(StateKind::Ready);
+    for (n, text) in (1..).zip(["answered 503", "answered 503", "no connection", "answered 503"]) {
+        bench.clock.advance_ms(1000);
+        let delivery = first_ready(&bench).await;
+        assert_eq!(delivery.failures, n - 1);
+        assert_eq!(bench.applied(failed(&delivery, text)).await, ready_now);
+        assert_eq!(bench.apply(failed(&delivery, text)).await, Outcome::Duplicate(ready_now.clone()), "counted once");
+        bench.restart().await;
+        let (view, bodies) = bench.live(1).await;
+        assert_eq!(view.error, Some(why(text)));
+        assert_eq!(view.undelivered, Some(Undelivered { times: n, at: bench.now() }));
+        assert_eq!(bodies.response, Some(response()));
+    }
+    let told = async |bench: &Bench| {
+        let story = must(bench.store().timeline(id(1)).await, "timeline");
+        let told = story.into_iter().filter_map(|entry| match entry.event {
+            Event::Undelivered { error } => Some(error.text.to_string()),
+            _ => None,
+        });
+        told.collect::<Vec<_>>()
+    };
+    assert_eq!(told(&bench).await, ["answered 503", "no connection", "answered 503"]);
+    // Given up on and retried by a person, it counts from the start; and it can still be taken.
+    let last = first_ready(&bench).await;
+    let refused = Publish { result: PublishResult::Refused(note(ErrorClass::Fatal)), ..delivered(owner, &last) };
+    bench.applied(refused).await;
+    assert_eq!(bench.apply(failed(&last, "late")).await, Outcome::Stale(Stale::Delivery(id(1), StateKind::Dead)));
+    bench.applied(mend(1, Remedy::Retry)).await;
+    bench.restart().await;
+    let again = first_ready(&bench).await;
+    assert_eq!((again.failures, bench.live(1).await.0.undelivered), (0, None));
+    bench.applied(delivered(owner, &again)).await;
+    assert_eq!(bench.apply(failed(&again, "late")).await, Outcome::Stale(Stale::Delivery(id(1), StateKind::Settled)));
 }
 
 /// A failure that was published ends dead, as it does on a lane.

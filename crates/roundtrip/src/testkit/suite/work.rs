@@ -1,16 +1,18 @@
 //! `lease`, `extend`, `answer`, `fail`, `release`; and a person's `mend`.
 
 use crate::inbox::{End, StateKind};
+use crate::sender::{AttemptKind, LaneStatus};
 use crate::store::ReadExt;
+use crate::store::journal::Event;
 use crate::store::op::{
-    Answer, Effect, Extend, Fail, Full, Invalid, Lease, Missing, NewRequest, Op, Outcome, Release, Remedy, Stale,
-    Verdict,
+    Answer, Effect, Extend, Fail, Full, Invalid, LaneOrder, Lease, Missing, NewParcel, NewRequest, Op, Order, Outcome,
+    Reject, Release, Remedy, Stale, Verdict,
 };
 use crate::store::policy::{QueueOrder, RoutePolicy};
 use crate::store::query::Found;
 use crate::testkit::bench::{Bench, must};
 use crate::testkit::samples::*;
-use crate::words::{ClaimId, ErrorClass, LEASE_MAX, Payload, Token};
+use crate::words::{ClaimId, ErrorClass, LEASE_MAX, Nonce, Payload, Token};
 
 fn now(state: StateKind) -> Effect {
     Effect::Now(state)
@@ -276,6 +278,57 @@ pub async fn a_person_mends(mut bench: Bench) {
     bench.expect(&[(1, StateKind::Queued), (2, StateKind::Dead), (3, StateKind::Withdrawn)]).await;
     let again = bench.apply(mend(3, Remedy::Cancel)).await;
     assert_eq!(again, Outcome::Stale(Stale::State(StateKind::Withdrawn)));
+}
+
+/// A person has a dead letter worked on anew: its answer is gone, and whatever is said of that ends nothing.
+pub async fn a_wrong_answer_is_worked_out_anew(mut bench: Bench) {
+    bench.define(policy()).await;
+    let owner = bench.open_lane(4).await;
+    bench.answered(1).await;
+    let ready = must(bench.store().ready(destination(), 1).await, "ready");
+    let reject = |answer| {
+        let error = note(ErrorClass::Fatal);
+        Reject { lane: lane(), owner, id: id(1), answer, error, instead: None }
+    };
+    let refused = bench.apply(mend(1, Remedy::Rework)).await;
+    assert_eq!(refused, Outcome::Stale(Stale::State(StateKind::Ready)), "only dead letters are");
+    bench.applied(reject(ready[0].answer)).await;
+    bench.restart().await;
+    assert_eq!(bench.applied(mend(1, Remedy::Rework)).await, now(StateKind::Queued));
+    assert_eq!(bench.apply(mend(1, Remedy::Rework)).await, Outcome::Stale(Stale::State(StateKind::Queued)));
+    bench.restart().await;
+    let (view, bodies) = bench.live(1).await;
+    assert_eq!((view.attempts, bodies.response), (0, None), "from its first attempt, without the answer");
+    let late = bench.apply(reject(ready[0].answer)).await;
+    assert_eq!(late, Outcome::Stale(Stale::Delivery(id(1), StateKind::Queued)));
+    let grant = bench.lease_one().await;
+    assert_eq!(grant.attempt, 1);
+    let better = Payload::raw("better");
+    bench.applied(Answer { response: better.clone(), ..answer(&grant) }).await;
+    let late = bench.apply(reject(ready[0].answer)).await;
+    assert_eq!(late, Outcome::Stale(Stale::Delivery(id(1), StateKind::Ready)), "it is another answer");
+    let signed_before = NewParcel { answers: vec![ready[0].answer], ..parcel(&[1], signed(1, AttemptKind::Carry)) };
+    let stale = bench.apply(assign(owner, 0, vec![signed_before])).await;
+    assert_eq!(stale, Outcome::Stale(Stale::Delivery(id(1), StateKind::Ready)), "the old one has no slot");
+    bench.restart().await;
+    assert_eq!(bench.live(1).await.1.response, Some(better));
+    // One that never had an answer is worked on as after a retry.
+    bench.admit(vec![final_request(2)]).await;
+    let grant = bench.lease_one().await;
+    bench.applied(fail(&grant, ErrorClass::Fatal)).await;
+    assert_eq!(bench.applied(mend(2, Remedy::Rework)).await, now(StateKind::Queued));
+    // What a stopped lane may have sent is matched by the answer, which stays until it is.
+    let newer = must(bench.store().ready(destination(), 1).await, "ready");
+    bench.applied(reject(newer[0].answer)).await;
+    let order = |order| LaneOrder { lane: lane(), order };
+    bench.applied(order(Order::Observe { outside_next: Nonce(1) })).await;
+    let stopped = Outcome::Stale(Stale::Lane(LaneStatus::Stopped));
+    assert_eq!(bench.apply(mend(1, Remedy::Rework)).await, stopped);
+    assert!(bench.live(1).await.1.response.is_some());
+    bench.applied(order(Order::Reconcile { outside_next: Nonce(1) })).await;
+    bench.applied(mend(1, Remedy::Rework)).await;
+    let story = must(bench.store().timeline(id(1)).await, "timeline");
+    assert_eq!(story.iter().filter(|entry| entry.event == Event::Reworked).count(), 2);
 }
 
 /// Leases that no commit has written may be forgotten by a crash; their requests are

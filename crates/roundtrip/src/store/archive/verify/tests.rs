@@ -42,7 +42,7 @@ fn of_request(position: u64, n: u8, previous: u64) -> Record {
 }
 
 fn answer(delivery: Delivery) -> AnswerMark {
-    AnswerMark { token: token(EPOCH), failure: false, delivery }
+    AnswerMark { token: token(EPOCH), failure: false, delivery, undelivered: None }
 }
 
 fn leased() -> State {

@@ -11,10 +11,12 @@ use super::embedded::Embedded;
 use super::frame::{self, Fate};
 use super::{Witness, bytes_of, content_of};
 use crate::inbox::{End, Standing, State as RequestState, StateKind};
-use crate::store::op::{Admit, Amend, Amendment, Effect, Lead, Op, Outcome, Publish, PublishResult, Seat, Stale};
+use crate::store::op::{
+    Admit, Amend, Amendment, Effect, Lead, Mend, Op, Outcome, Publish, PublishResult, Remedy, Seat, Stale,
+};
 use crate::store::policy::{Gate, RoutePolicy};
 use crate::store::query::{Query, Reply};
-use crate::words::{Destination, HolderName, OccurrenceId, RequestId, Token};
+use crate::words::{Destination, ErrorClass, ErrorNote, HolderName, OccurrenceId, RequestId, Token};
 
 const SEAT_MS: u64 = 100_000;
 const DRAIN_ROUNDS: usize = 8;
@@ -31,6 +33,10 @@ pub(super) struct Faults {
     pub(super) waits: u8,
     /// The content changes.
     pub(super) changes: u8,
+    /// The sink does not take what it is given.
+    pub(super) failures: u8,
+    /// The sink refuses it for good, and a person has it worked on anew.
+    pub(super) refusals: u8,
     pub(super) lost: u8,
     pub(super) copies: u8,
 }
@@ -57,6 +63,8 @@ struct Courier {
     token: Option<Token>,
     /// The answer in its hand, its content, and whether the sink has it.
     hand: Option<(Token, u8, bool)>,
+    /// How often that answer had failed when it was taken in hand.
+    failures: u32,
 }
 
 #[derive(Clone, Debug, PartialEq, Hash)]
@@ -68,6 +76,8 @@ pub(super) struct State {
     seen: [u8; 2],
     /// The content that the request ended with, each time it did.
     ended_with: Vec<u8>,
+    /// How many failures were taken in.
+    failed: u8,
     copy: Option<Op>,
     left: Faults,
 }
@@ -80,6 +90,9 @@ pub(super) enum Action {
     Take(usize),
     Hand(usize),
     Record { by: usize, fate: Fate },
+    Fail { by: usize, fate: Fate },
+    Refuse { by: usize, fate: Fate },
+    Rework,
     Copy,
     Wait,
     CrashStore,
@@ -101,7 +114,7 @@ impl State {
         let requests = vec![frame::request(1, BEFORE, Standing::Seen)];
         store.commit(Op::Admit(Admit { cursor: None, requests }));
         let couriers = Default::default();
-        State { store, lead, couriers, seen: [0; 2], ended_with: Vec::new(), copy: None, left: model.faults }
+        State { store, lead, couriers, seen: [0; 2], ended_with: Vec::new(), failed: 0, copy: None, left: model.faults }
     }
 
     fn work(&mut self) -> Option<()> {
@@ -126,16 +139,17 @@ impl State {
     }
 
     /// The answer that is ready, by the read that couriers use.
-    fn ready(&self) -> Option<(Token, u8)> {
+    fn ready(&self) -> Option<(Token, u8, u32)> {
         let query = Query::Ready { destination: destination(), after: None, limit: 1 };
         let Reply::Ready(ready) = self.store.machine.read(&mut self.store.disk.clone(), query) else { return None };
-        ready.first().map(|delivery| (delivery.answer, content_of(&delivery.response)))
+        ready.first().map(|delivery| (delivery.answer, content_of(&delivery.response), delivery.failures))
     }
 
     fn take(&mut self, by: usize) -> Option<()> {
         self.couriers[by].token?;
-        let (answer, content) = self.ready()?;
+        let (answer, content, failures) = self.ready()?;
         self.couriers[by].hand = Some((answer, content, false));
+        self.couriers[by].failures = failures;
         Some(())
     }
 
@@ -148,17 +162,52 @@ impl State {
     }
 
     fn record(&mut self, model: &Deliver, by: usize, fate: Fate) -> Option<Outcome> {
-        let Courier { token, hand } = self.couriers[by];
+        let Courier { token, hand, .. } = self.couriers[by];
         let (delivered, _, done) = hand?;
         if !done && model.protocol != Protocol::RecordsFirst {
             return None;
         }
         let answer = match model.protocol {
-            Protocol::RecordsNewest => self.ready().map_or(delivered, |(newest, _)| newest),
+            Protocol::RecordsNewest => self.ready().map_or(delivered, |(newest, ..)| newest),
             _ => delivered,
         };
         let (destination, owner, result) = (destination(), token?, PublishResult::Delivered);
         let op = Op::Publish(Publish { destination, owner, id: id(), answer, result });
+        Some(self.tell(by, fate, op))
+    }
+
+    /// Records that the sink did not take what the courier has in its hand.
+    fn fail(&mut self, by: usize, fate: Fate) -> Option<Outcome> {
+        let Courier { token, hand, failures: before } = self.couriers[by];
+        let (answer, _, done) = hand?;
+        if done {
+            return None;
+        }
+        self.left.failures -= 1;
+        let error = ErrorNote::new(ErrorClass::Transport, "no");
+        let result = PublishResult::Failed { error, before };
+        let (destination, owner) = (destination(), token?);
+        Some(self.tell(by, fate, Op::Publish(Publish { destination, owner, id: id(), answer, result })))
+    }
+
+    /// Records that the sink will never take what the courier has in its hand.
+    fn refuse(&mut self, by: usize, fate: Fate) -> Option<Outcome> {
+        let Courier { token, hand, .. } = self.couriers[by];
+        let (answer, _, done) = hand?;
+        if done {
+            return None;
+        }
+        self.left.refusals -= 1;
+        let result = PublishResult::Refused(ErrorNote::new(ErrorClass::Fatal, "never"));
+        let (destination, owner) = (destination(), token?);
+        Some(self.tell(by, fate, Op::Publish(Publish { destination, owner, id: id(), answer, result })))
+    }
+
+    fn rework(&mut self) -> Outcome {
+        self.store.commit(Op::Mend(Mend { id: id(), remedy: Remedy::Rework }))
+    }
+
+    fn tell(&mut self, by: usize, fate: Fate, op: Op) -> Outcome {
         match fate {
             Fate::Heard => self.couriers[by].hand = None,
             Fate::Lost => self.left.lost -= 1,
@@ -172,16 +221,24 @@ impl State {
         if matches!(outcome, Outcome::Stale(Stale::Seat { .. })) && fate != Fate::Lost {
             self.couriers[by] = Courier::default();
         }
-        Some(outcome)
+        outcome
     }
 
     fn publish(&mut self, op: Op) -> Outcome {
         let content = self.store.request(&id()).map(|request| content_of(&self.store.response(request.seq)));
         let outcome = self.store.commit(op);
-        if matches!(outcome, Outcome::Applied(_)) {
-            self.ended_with.extend(content);
+        match outcome {
+            Outcome::Applied(Effect::Now(StateKind::Ready)) => self.failed += 1,
+            Outcome::Applied(Effect::Now(StateKind::Settled)) => self.ended_with.extend(content),
+            _ => {}
         }
         outcome
+    }
+
+    /// What failed is counted once, however often that is told.
+    fn failures_are_counted(&self, model: &Deliver) -> bool {
+        let counted = self.ready().map_or(0, |(_, _, failures)| failures);
+        counted <= u32::from(self.failed) && self.failed <= model.faults.failures - self.left.failures
     }
 
     fn ends_once(&self) -> bool {
@@ -206,6 +263,7 @@ impl State {
             if rest.store.ended(&id()).is_some() {
                 return rest.ends_once();
             }
+            rest.rework();
             rest.work();
             if !rest.lead(0).holds() {
                 rest.store.now = rest.store.now.plus(SEAT_MS);
@@ -225,11 +283,22 @@ impl Deliver {
             (Action::Record { .. }, Outcome::Stale(Stale::Seat { .. })) => {
                 self.witness.note("a courier without the seat was refused");
             }
+            (Action::Record { .. } | Action::Copy, Outcome::Stale(Stale::Delivery(_, state)))
+                if last.left.refusals < self.faults.refusals && *state != StateKind::Dead =>
+            {
+                self.witness.note("what was said of an answer that was thrown away ended nothing");
+            }
             (Action::Record { .. } | Action::Copy, Outcome::Stale(Stale::Delivery(_, StateKind::Ready))) => {
                 self.witness.note("a superseded answer ended nothing");
             }
+            (Action::Fail { .. } | Action::Copy, Outcome::Duplicate(Effect::Now(StateKind::Ready))) => {
+                self.witness.note("a repeated failure counted once");
+            }
             (Action::Record { .. } | Action::Copy, Outcome::Duplicate(_)) => {
                 self.witness.note("a repeated record was recognised");
+            }
+            (Action::Fail { .. }, Outcome::Stale(Stale::Delivery(_, StateKind::Ready))) => {
+                self.witness.note("the failure of a superseded answer was not taken");
             }
             (Action::Record { .. }, Outcome::Applied(_)) if last.seen.contains(&2) => {
                 self.witness.note("the sink saw it twice and it ended once");
@@ -254,9 +323,16 @@ impl Model for Deliver {
         for by in 0..COURIERS {
             actions.extend([Action::Lead(by), Action::Take(by), Action::Hand(by)]);
             actions.extend(Fate::left(left.lost, left.copies).map(|fate| Action::Record { by, fate }));
+            if left.failures > 0 {
+                actions.extend(Fate::left(left.lost, left.copies).map(|fate| Action::Fail { by, fate }));
+            }
+            if left.refusals > 0 {
+                actions.extend(Fate::left(left.lost, left.copies).map(|fate| Action::Refuse { by, fate }));
+            }
             actions.extend((left.crashes > 0).then_some(Action::CrashCourier(by)));
         }
         actions.extend(state.copy.is_some().then_some(Action::Copy));
+        actions.extend((self.faults.refusals > left.refusals).then_some(Action::Rework));
         actions.extend((left.waits > 0).then_some(Action::Wait));
         actions.extend((left.crashes > 0).then_some(Action::CrashStore));
     }
@@ -270,6 +346,9 @@ impl Model for Deliver {
             Action::Take(by) => state.take(by).map(|()| None)?,
             Action::Hand(by) => state.hand_over(by).map(|()| None)?,
             Action::Record { by, fate } => Some(state.record(self, by, fate)?),
+            Action::Fail { by, fate } => Some(state.fail(by, fate)?),
+            Action::Refuse { by, fate } => Some(state.refuse(by, fate)?),
+            Action::Rework => Some(state.rework()),
             Action::Copy => {
                 let copy = state.copy.take()?;
                 Some(state.publish(copy))
@@ -300,6 +379,9 @@ impl Model for Deliver {
         vec![
             Property::always("a request ends once", |_, state: &State| state.ends_once()),
             Property::always("it ends with what the sink saw", |_, state: &State| state.ends_with_what_was_seen()),
+            Property::always("a failure is counted once", |model: &Deliver, state: &State| {
+                state.failures_are_counted(model)
+            }),
             Property::always("an answer fits its content", |_, state: &State| state.answers_fit()),
             Property::always("it settles", |_, state: &State| {
                 matches!(state.store.ended(&id()), None | Some((End::Settled, 0)))

@@ -441,11 +441,20 @@ fn deliveries_without_a_lane() {
     holds("deliver: crash, wait, lost", deliver(faults, &witness), 500);
     let faults = deliver::Faults { changes: 1, waits: 1, copies: 1, ..Default::default() };
     holds("deliver: change, wait, copies", deliver(faults, &witness), 500);
+    let faults = deliver::Faults { failures: 2, lost: 1, crashes: 1, ..Default::default() };
+    holds("deliver: failures, lost, crash", deliver(faults, &witness), 500);
+    let faults = deliver::Faults { refusals: 1, lost: 1, copies: 1, crashes: 1, ..Default::default() };
+    holds("deliver: refused and worked on anew, lost, copies, crash", deliver(faults, &witness), 500);
+    let faults = deliver::Faults { failures: 1, changes: 1, copies: 1, ..Default::default() };
+    holds("deliver: failure, change, copies", deliver(faults, &witness), 500);
     witness.saw(&[
         "a courier without the seat was refused",
         "a superseded answer ended nothing",
         "a repeated record was recognised",
         "the sink saw it twice and it ended once",
+        "a repeated failure counted once",
+        "the failure of a superseded answer was not taken",
+        "what was said of an answer that was thrown away ended nothing",
     ]);
 }
 
