@@ -9,7 +9,7 @@ use axum::response::{IntoResponse, Response};
 use roundtrip::listener::SubmitError;
 use roundtrip::sender::LaneStatus;
 use roundtrip::store::StoreError;
-use roundtrip::store::op::{Full, Invalid, Missing, Outcome, Stale};
+use roundtrip::store::op::{Invalid, Missing, Outcome, Stale};
 use roundtrip::words::ParseError;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoResponses, ToSchema};
@@ -107,25 +107,12 @@ impl From<Invalid> for Problem {
 impl From<Outcome> for Problem {
     fn from(outcome: Outcome) -> Problem {
         match outcome {
-            Outcome::Full(full) => Problem::later(format!("{}; nothing was stored", no_room(&full))),
+            Outcome::Full(full) => Problem::later(format!("{full}; nothing was stored")),
             Outcome::Invalid(invalid) => invalid.into(),
             Outcome::NotFound(missing) => Problem::not_found(not_here(&missing)),
             Outcome::Stale(stale) => Problem::conflict(too_late(stale)),
             Outcome::Applied(_) | Outcome::Duplicate(_) => Problem::later("the store answered something else"),
         }
-    }
-}
-
-/// What is full, and how much it takes.
-pub(super) fn no_room(full: &Full) -> String {
-    match full {
-        Full::Route { route, capacity } => {
-            format!("route {route} is full: it takes {capacity} live requests at the most")
-        }
-        Full::Window { window } => format!("the lane is full: {window} of its slots may be under way"),
-        Full::Group(_) => "the group has all the items that it can have".to_owned(),
-        Full::Slots => "the lane has no slots left".to_owned(),
-        Full::Attempts => "the slot has all the attempts that it can have".to_owned(),
     }
 }
 

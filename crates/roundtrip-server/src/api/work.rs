@@ -23,7 +23,7 @@ use utoipa::ToSchema;
 
 use super::Api;
 use super::body::{self, Whole, WireEncoding, at_most, shown};
-use super::problem::{Problem, no_room};
+use super::problem::Problem;
 use super::views::{State as WireState, WireMoment, WireStanding};
 
 /// Most requests in one lease.
@@ -368,7 +368,7 @@ impl From<Outcome> for Told {
             }
             Outcome::NotFound(Missing::Request(_)) => bare(Verdict::Unknown),
             Outcome::Invalid(invalid) => Told { detail: Some(invalid.to_string()), ..bare(Verdict::Invalid) },
-            Outcome::Full(full) => Told { detail: Some(no_room(&full)), ..bare(Verdict::Full) },
+            Outcome::Full(full) => Told { detail: Some(full.to_string()), ..bare(Verdict::Full) },
             other => Told { detail: Some(Problem::from(other).detail), ..bare(Verdict::Lost) },
         }
     }

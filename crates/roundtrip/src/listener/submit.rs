@@ -36,13 +36,13 @@ pub struct Submitted {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SubmitError {
     /// The route takes no more now. Nothing was stored; try again later.
-    #[error("no room: {0:?}; try again later")]
+    #[error("{0}; nothing was stored: try again later")]
     Full(Full),
     /// The request is wrong and will never be taken.
     #[error(transparent)]
     Invalid(#[from] Invalid),
     /// The store refused it for another reason.
-    #[error("the request was refused: {0:?}")]
+    #[error("the request was refused: what it builds on has changed since")]
     Refused(Stale),
     /// The request cannot be written as JSON.
     #[error("the request does not encode: {0}")]

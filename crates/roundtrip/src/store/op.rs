@@ -919,9 +919,10 @@ pub enum Missing {
 }
 
 /// What has no room left.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum Full {
     /// The route's capacity.
+    #[error("route {route} is full: it takes {capacity} live requests at the most")]
     Route {
         /// Which route.
         route: RouteName,
@@ -929,15 +930,19 @@ pub enum Full {
         capacity: u64,
     },
     /// The lane's window.
+    #[error("the lane is full: {window} of its slots may be under way")]
     Window {
         /// How many may be under way.
         window: u32,
     },
     /// The group's items.
+    #[error("the group has all the items that it can have")]
     Group(GroupKey),
     /// The numbers that slots can have.
+    #[error("the lane has no slots left")]
     Slots,
     /// The parcel's attempts.
+    #[error("the slot has all the attempts that it can have")]
     Attempts,
 }
 
