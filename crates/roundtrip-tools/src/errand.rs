@@ -23,6 +23,9 @@ pub enum Meaning {
     Retry,
     /// It did not get to it: again later, at no cost.
     Unavailable,
+    /// It has it, and is not done: asked again later, at no cost. No status means this by itself.
+    #[serde(skip)]
+    Pending,
     /// It never will.
     Fatal,
 }
@@ -56,6 +59,11 @@ impl Trouble {
 
     pub(crate) fn unavailable(text: impl Into<String>) -> Trouble {
         Trouble::new(Meaning::Unavailable, text)
+    }
+
+    /// To be asked for again after so long.
+    pub(crate) fn pending(every: Duration) -> Trouble {
+        Trouble::new(Meaning::Pending, "the answer is not ready").after(Some(every))
     }
 
     pub(crate) fn after(mut self, after: Option<Duration>) -> Trouble {
@@ -97,6 +105,8 @@ pub struct Errand {
     pub body: Bytes,
     /// Until when what is needed before the call may be read.
     pub read_until: Instant,
+    /// When an answer that is polled for is left for another attempt, if attempts have an end: a little before it.
+    pub poll_until: Option<Instant>,
 }
 
 impl fmt::Debug for Errand {
@@ -106,8 +116,8 @@ impl fmt::Debug for Errand {
 }
 
 impl Errand {
-    /// An attempt at a request.
-    pub(crate) fn of(job: &Job, document: Value, input: Value, body: Bytes, read_until: Instant) -> Errand {
+    /// An attempt at a request, within its times.
+    pub(crate) fn of(job: &Job, document: Value, (input, body): (Value, Bytes), times: Times) -> Errand {
         Errand {
             id: job.id(),
             key: format!("{}-{}-{}", job.id(), job.generation(), job.revision()),
@@ -116,7 +126,8 @@ impl Errand {
             document,
             input,
             body,
-            read_until,
+            read_until: times.read_until,
+            poll_until: times.poll_until,
         }
     }
 
@@ -124,6 +135,13 @@ impl Errand {
     pub fn part(&self, name: &str) -> Option<&Value> {
         self.document.get(name)
     }
+}
+
+/// Until when the parts of an attempt may last.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Times {
+    pub(crate) read_until: Instant,
+    pub(crate) poll_until: Option<Instant>,
 }
 
 /// What is read before a call, if it is there in time. If not, nobody was asked to do anything: that costs nothing.

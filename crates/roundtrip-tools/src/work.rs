@@ -10,7 +10,7 @@ use roundtrip_evm::mapping::Mapping;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use crate::errand::{Errand, Meaning, Tool, Trouble};
+use crate::errand::{Errand, Meaning, Times, Tool, Trouble};
 use crate::prepare::Preparation;
 use crate::presence::Presence;
 
@@ -19,6 +19,9 @@ pub const RESERVED: [&str; 2] = ["id", "request"];
 
 /// How long all that is read before a call may take, if an attempt has the time.
 const READ_WITHIN: Duration = Duration::from_secs(10);
+/// How long before the end of an attempt polling ends, if a tenth of the attempt is not less: so that an answer which is
+/// not ready is no attempt that took too long.
+const POLL_ENDS_BEFORE: Duration = Duration::from_secs(1);
 
 /// Works on requests by asking a tool.
 pub struct Work {
@@ -28,6 +31,7 @@ pub struct Work {
     already_done: Option<Value>,
     presence: Option<Presence>,
     read_within: Duration,
+    poll_within: Option<Duration>,
 }
 
 impl Work {
@@ -40,6 +44,7 @@ impl Work {
             already_done: None,
             presence: None,
             read_within: READ_WITHIN,
+            poll_within: None,
         }
     }
 
@@ -74,15 +79,21 @@ impl Work {
     }
 
     /// An attempt has so long. What is read before the call has at most half of it, so that what cannot be read
-    /// is known before the attempt is over, and costs none.
+    /// is known before the attempt is over, and costs none; an answer that is polled for and not ready is left to
+    /// another attempt shortly before.
     #[must_use]
     pub fn within(mut self, timeout: Duration) -> Work {
         self.read_within = READ_WITHIN.min(timeout / 2);
+        self.poll_within = Some(timeout - POLL_ENDS_BEFORE.min(timeout / 10));
         self
     }
 
     async fn errand(&self, payload: &Payload, job: &Job) -> Result<Errand, Trouble> {
-        let read_until = Instant::now() + self.read_within;
+        let now = Instant::now();
+        let times = Times {
+            read_until: now + self.read_within,
+            poll_until: self.poll_within.map(|poll_within| now + poll_within),
+        };
         if payload.encoding != Encoding::Json {
             return Err(Trouble::fatal(format!("the request is {:?}, and the tool reads Json", payload.encoding)));
         }
@@ -90,10 +101,10 @@ impl Work {
             .map_err(|error| Trouble::fatal(format!("the request does not decode: {error}")))?;
         let mut document = json!({"id": job.id().to_string(), "request": request});
         for preparation in &self.preparations {
-            let found = preparation.read(&document, read_until).await?;
+            let found = preparation.read(&document, times.read_until).await?;
             document[preparation.name.as_str()] = found;
         }
-        let (input, body) = match &self.input {
+        let input = match &self.input {
             Some(mapping) => {
                 let made = mapping.fill(&|root: &str| document.get(root));
                 written(made.map_err(|why| Trouble::fatal(format!("no input can be made: {why}")))?)
@@ -101,7 +112,7 @@ impl Work {
             None if self.preparations.is_empty() => (document["request"].clone(), payload.bytes.clone()),
             None => written(document.clone()),
         };
-        Ok(Errand::of(job, document, input, body, read_until))
+        Ok(Errand::of(job, document, input, times))
     }
 
     async fn ask(&self, payload: Payload, job: &Job) -> Result<Payload, Trouble> {
@@ -140,6 +151,8 @@ fn told(came: Result<Payload, Trouble>, already_done: Option<&Value>) -> Result<
         Err(trouble) => match (trouble.meaning, already_done) {
             (Meaning::AlreadyDone, Some(answer)) => Ok(Handled::from(Payload::json(answer.to_string()))),
             (Meaning::AlreadyDone, None) => Ok(Handled::Elsewhere),
+            // Nothing went wrong: it has what was asked, and comes to it.
+            (Meaning::Pending, _) => Ok(Handled::Snooze(trouble.after.unwrap_or_default())),
             (Meaning::Retry, _) => Err(trouble.into_failure(Failure::retry)),
             (Meaning::Unavailable, _) => Err(trouble.into_failure(Failure::transport)),
             (Meaning::Fatal, _) => Err(trouble.into_failure(Failure::fatal)),
@@ -178,5 +191,6 @@ mod tests {
         let asked = Duration::from_secs(7);
         let busy = Trouble::unavailable("so").after(Some(asked));
         assert_eq!(told(Err(busy), None), Err(Failure::transport("so").after(asked)));
+        assert_eq!(told(Err(Trouble::pending(asked)), Some(&done)), Ok(Handled::Snooze(asked)));
     }
 }

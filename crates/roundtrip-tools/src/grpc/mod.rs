@@ -15,8 +15,9 @@
 //! a restart of either side or a lost answer never submits twice, and needs to remember nothing.
 //!
 //! Failure modes: see the crate. A service that is away is waited for at no cost; one that came back without its
-//! memory does not know the submission, and gets it again. An attempt that takes too long costs an
-//! attempt, and the next one goes on polling.
+//! memory does not know the submission, and gets it again. An answer that is not ready when an attempt is all but over
+//! costs none either: the request goes back, and another attempt polls on, for as long as the request lives. A
+//! submission that takes too long costs an attempt, since the service may have broken over it.
 
 mod codes;
 mod descriptors;
@@ -30,6 +31,7 @@ use roundtrip::calling::cause;
 use roundtrip::words::{Payload, RequestId};
 use roundtrip_evm::mapping::Mapping;
 use serde_json::Value;
+use tokio::time::{Instant, timeout_at};
 use tonic::client::Grpc;
 use tonic::metadata::AsciiMetadataValue;
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
@@ -183,11 +185,13 @@ impl GrpcTool {
             poll.request.fill(&|root: &str| errand.part(root)).and_then(|json| message(&polls.input(), &json));
         let question = question.map_err(|why| Trouble::fatal(format!("no poll can be made: {why}")))?;
         loop {
-            match self.unary(shard, &poll.method, polls, question.clone(), errand).await {
-                Ok(answer) => match answer.pointer(&poll.answer) {
-                    Some(answer) => return Ok(answer.clone()),
-                    None => tokio::time::sleep(poll.every).await,
-                },
+            let asking = self.unary(shard, &poll.method, polls, question.clone(), errand);
+            match polled(errand.poll_until, asking).await? {
+                Ok(answer) => {
+                    if let Some(answer) = answer.pointer(&poll.answer) {
+                        return Ok(answer.clone());
+                    }
+                }
                 // Whatever became of it, a question can be asked again.
                 Err(status) if is_silence(&status) => return Err(silent(&status)),
                 Err(status) if poll.unknown.contains(&status.code()) => {
@@ -197,11 +201,15 @@ impl GrpcTool {
                         Err(status) if self.options.codes.meaning(status.code()) == Meaning::AlreadyDone => {}
                         Err(status) => return Err(self.failed(&status)),
                     }
-                    tokio::time::sleep(poll.every).await;
                 }
-                Err(status) if poll.pending.contains(&status.code()) => tokio::time::sleep(poll.every).await,
+                Err(status) if poll.pending.contains(&status.code()) => {}
                 Err(status) => return Err(self.failed(&status)),
             }
+            let next = Instant::now() + poll.every;
+            if errand.poll_until.is_some_and(|until| next >= until) {
+                return Err(Trouble::pending(poll.every));
+            }
+            tokio::time::sleep_until(next).await;
         }
     }
 
@@ -243,6 +251,12 @@ impl GrpcTool {
         }
         Trouble::new(self.options.codes.meaning(status.code()), format!("the service answered {}", said(status)))
     }
+}
+
+/// What a poll comes to, if it is answered while there is time. If not, a question can be asked again.
+async fn polled<T>(until: Option<Instant>, asking: impl Future<Output = T>) -> Result<T, Trouble> {
+    let Some(until) = until else { return Ok(asking.await) };
+    timeout_at(until, asking).await.map_err(|_elapsed| Trouble::unavailable("a poll had no answer in time"))
 }
 
 /// Whether nobody answered: a status that no service said, but the way to it.

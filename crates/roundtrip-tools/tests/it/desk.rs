@@ -16,7 +16,7 @@ use serde_json::Value;
 use tokio::sync::watch;
 
 /// How long anything may take.
-const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 pub(crate) struct Desk {
     relay: Running,

@@ -1,10 +1,12 @@
 //! A gRPC service: messages by their descriptions, codes, submissions that are polled for, TLS, shards.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use rcgen::ExtendedKeyUsagePurpose;
 use roundtrip::words::ErrorClass;
+use roundtrip::worker::WorkerOptions;
 use roundtrip_evm::mapping::Mapping;
 use roundtrip_tools::egress::Allowed;
 use roundtrip_tools::grpc::{Codes, GrpcOptions, GrpcTool, MethodName, Poll, code, read_descriptors};
@@ -13,7 +15,7 @@ use serde_json::json;
 use tonic::transport::{Certificate, Identity, ServerTlsConfig};
 
 use super::certificates::{Authority, authority, certificate};
-use super::desk::{Desk, web};
+use super::desk::{Desk, PATIENCE, web};
 use super::squares::{Serving, Squares, descriptors};
 
 const KNOWN: [&str; 2] = ["id", "request"];
@@ -120,6 +122,35 @@ async fn a_zero_is_an_answer() {
         assert_eq!(desk.answer(id).await, Ok(zero), "{answer}");
         assert_eq!(squares.book.lock().unwrap().jobs[&id.to_string()].1, 3, "twice it was not ready");
     }
+}
+
+/// However long it takes: it is no failure of the request, which may have two attempts here.
+#[tokio::test]
+async fn an_answer_that_is_not_ready_costs_no_attempt() {
+    let squares = Squares::default();
+    squares.book.lock().unwrap().busy = true;
+    let serving = squares.serve("127.0.0.1:0", None);
+    // What polls gives up well before the worker would.
+    let work = submitting(serving.url(), "/result").within(Duration::from_millis(100));
+    let options = WorkerOptions { timeout: Some(PATIENCE), ..WorkerOptions::default() };
+    let desk = Desk::open(work, options, None).await;
+    let id = desk.submit(&json!({"n": 7})).await;
+    let attempts = || {
+        let book = squares.book.lock().unwrap();
+        let ids = book.calls.iter().filter_map(|call| call.get("roundtrip-attempt-id"));
+        ids.map(|id| id.to_str().unwrap().to_owned()).collect::<BTreeSet<String>>().len()
+    };
+    let seen = tokio::time::timeout(PATIENCE, async {
+        while attempts() < 5 {
+            tokio::task::yield_now().await;
+        }
+    });
+    seen.await.expect("five attempts");
+    let (cost, error) = desk.trouble(id).await;
+    assert!(cost <= 1, "{cost}: none but the one that is under way, {error:?}");
+    squares.book.lock().unwrap().busy = false;
+    assert_eq!(desk.answer(id).await, Ok(json!({"square": "49", "proof": ""})));
+    assert_eq!(squares.book.lock().unwrap().submissions, 1, "and it is submitted once");
 }
 
 #[tokio::test]
