@@ -8,11 +8,11 @@ use std::path::Path;
 use std::time::Duration;
 
 use roundtrip::store::condition::{Condition, condition};
-use roundtrip::store::{ReadExt, StoreError};
+use roundtrip::store::{ReadExt, StoreError, look};
 
 use crate::config::{Config, Fault, Faults, Loaded};
 use crate::plan::Plan;
-use crate::run::{open_collector, open_keys, open_store_at, open_tls};
+use crate::run::{open_collector, open_keys, open_tls, store_options};
 
 /// How long a store has to answer.
 const STORE_WITHIN: Duration = Duration::from_secs(10);
@@ -94,11 +94,15 @@ async fn store(loaded: &Loaded) -> Result<Option<String>, Fault> {
         Ok(Err(error)) => return fault(error.to_string()),
         Err(_) => return fault(late()),
     }
-    let store = match open_store_at(url, Some(&loaded.config)) {
+    if url == "memory:" {
+        return Ok(None);
+    }
+    if let Some(file) = loaded.config.store.file().filter(|file| !is_writable(file)) {
+        return fault(format!("{} or its folder cannot be written by this user: give both to it", file.display()));
+    }
+    let store = match look(url, store_options(Some(&loaded.config))) {
         Ok(store) => store,
-        // Whoever runs on it has found it well.
-        Err(error) if matches!(error.downcast_ref(), Some(StoreError::Owned { .. })) => return Ok(None),
-        Err(error) => return fault(format!("{error:#}")),
+        Err(error) => return fault(error.to_string()),
     };
     let answer = tokio::time::timeout(STORE_WITHIN, store.counts()).await;
     // What could not be read needs no orderly end.
@@ -116,7 +120,7 @@ async fn store(loaded: &Loaded) -> Result<Option<String>, Fault> {
 
 /// Whether a file could be made where this one is to be: another one is, for a moment.
 fn can_be_made(file: &Path) -> Result<(), String> {
-    let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let folder = folder_of(file);
     if !folder.is_dir() {
         return Err(format!("there is no folder {}", folder.display()));
     }
@@ -127,6 +131,16 @@ fn can_be_made(file: &Path) -> Result<(), String> {
     let made = std::fs::OpenOptions::new().write(true).create_new(true).open(&other);
     let tried = made.and_then(|_| std::fs::remove_file(&other));
     tried.map_err(|error| format!("no file can be made in {}: {error}", folder.display()))
+}
+
+fn folder_of(file: &Path) -> &Path {
+    file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+/// Whether this user may write a store's file, and beside it.
+fn is_writable(file: &Path) -> bool {
+    let writable = |path: &Path| rustix::fs::access(path, rustix::fs::Access::WRITE_OK).is_ok();
+    writable(file) && writable(folder_of(file))
 }
 
 /// What a configuration that makes sense comes to, in a line.

@@ -34,9 +34,14 @@ pub(crate) fn open_store(config: &Config) -> anyhow::Result<Arc<dyn Store>> {
 
 /// Opens this store as the configuration says, if there is one.
 pub(crate) fn open_store_at(url: &str, config: Option<&Config>) -> anyhow::Result<Arc<dyn Store>> {
+    Ok(open(url, store_options(config))?)
+}
+
+/// How much a store keeps, as the configuration says, if there is one.
+pub(crate) fn store_options(config: Option<&Config>) -> Options {
     let defaults = Options::default();
     let journal_entries = config.map_or(defaults.journal_entries, |config| config.store.journal_entries);
-    Ok(open(url, Options { journal_entries, ..defaults })?)
+    Options { journal_entries, ..defaults }
 }
 
 /// Runs these roles, all if none is named, until the process is told to stop; then every

@@ -136,6 +136,12 @@ impl Signed {
         Some(Signed { to, value, data, gas, fee_most: fees.most, fee_tip: fees.tip })
     }
 
+    /// Whether a dearer one in its place would pay no more than so much for a unit of gas.
+    pub fn can_pay_more(&self, cap: u128) -> bool {
+        let paid = Fees { most: self.fee_most, tip: self.fee_tip };
+        paid.dearer(paid, cap).is_some()
+    }
+
     /// Who signed an attempt of an EVM chain.
     pub fn by(attempt: &SignedAttempt) -> Option<Address> {
         TxEnvelope::decode_2718(&mut &attempt.bytes[..]).ok()?.recover_signer().ok()

@@ -42,7 +42,7 @@ function ways({ kind, name }) {
   if (kind === "route_filling") return [look(`#/requests?route=${encodeURIComponent(name)}`, "What is there")];
   if (kind === "not_mined") return [look("#/lanes", "Lanes")];
   if (["lane_gap", "slot_stuck", "key_lost", "key_away", "balance_unknown"].includes(kind)) return [look(lanePage(name), `Lane ${name}`)];
-  if (kind.startsWith("node_")) return [look("#/listeners", "Listeners")];
+  if (kind === "listener_unread" || kind.startsWith("node_")) return [look("#/listeners", "Listeners")];
   return [];
 }
 

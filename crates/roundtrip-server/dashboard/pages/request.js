@@ -331,7 +331,7 @@ function how(entry) {
   if (entry.event === "admitted") return entry.route;
   if (entry.event === "ended") return "";
   if (entry.event === "leased") return `by ${entry.detail}`;
-  if (entry.event === "failed") return entry.detail?.replace(/; due again at \d+$/, "");
+  if (entry.event === "failed") return entry.detail?.replace(/; due again at \S+$/, "");
   return entry.detail ?? "";
 }
 

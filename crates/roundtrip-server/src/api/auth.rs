@@ -204,7 +204,8 @@ pub(super) async fn guard(State(guard): State<Guard>, mut request: Request, next
                 || Problem::new(StatusCode::UNAUTHORIZED, "a good token is needed: Authorization: Bearer TOKEN");
             let claims = claims.ok_or_else(nobody)?;
             if !claims.roles.iter().any(|role| guard.roles.contains(role)) {
-                let detail = format!("this needs one of the roles {}", Role::words(guard.roles));
+                let roles = Role::words(guard.roles);
+                let detail = format!("this needs one of the roles {roles}, and this token has none of them");
                 return Err(Problem::new(StatusCode::FORBIDDEN, detail));
             }
             Caller { until: claims.until(), name: claims.sub, roles: claims.roles, expires_at_s: Some(claims.exp) }

@@ -160,7 +160,8 @@ fn followed(shown: WireListener, following: &Following, now: UnixMs) -> WireList
         finalized: some(stats.finalized().0),
         head,
         looked_at_ms: some(stats.looked_at().0),
-        behind_blocks: head.map(|head| head.saturating_sub(furthest.unwrap_or(0))),
+        // Whoever has read nothing yet may begin anywhere: how much it has to read is not known.
+        behind_blocks: head.zip(furthest).map(|(head, furthest)| head.saturating_sub(furthest)),
         nodes: following.nodes().into_iter().map(|node| WireNode::of(node, now)).collect(),
         ..shown
     }

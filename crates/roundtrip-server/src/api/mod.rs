@@ -239,15 +239,20 @@ impl Api {
             .with_state(self.clone())
     }
 
-    /// What shows how the process is doing, without the rest.
+    /// What shows how the process is doing, without the rest: of lanes, listeners and tools each process knows what
+    /// its own do, also one that serves no API.
     pub fn watched(&self) -> Router {
-        let looking =
-            axum::routing::get(watch::metrics).route_layer(from_fn_with_state(self.guards.with(VIEWERS), guard));
-        Router::new()
-            .route("/health", axum::routing::get(health))
-            .route("/ready", axum::routing::get(ready))
-            .route("/metrics", looking)
-            .with_state(self.clone())
+        use axum::routing::get;
+        let looking = Router::new()
+            .route("/metrics", get(watch::metrics))
+            .route("/v1/counts", get(watch::counts))
+            .route("/v1/routes", get(watch::routes))
+            .route("/v1/lanes", get(watch::lanes))
+            .route("/v1/lanes/{lane}", get(watch::lane))
+            .route("/v1/listeners", get(listeners::listeners))
+            .route("/v1/doctor", get(watch::doctor))
+            .route_layer(from_fn_with_state(self.guards.with(VIEWERS), guard));
+        Router::new().route("/health", get(health)).route("/ready", get(ready)).merge(looking).with_state(self.clone())
     }
 
     /// The calls and their description; both come from the same place.

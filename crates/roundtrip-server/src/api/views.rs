@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::time::Duration;
 
 use roundtrip::inbox::{End, Standing, StateKind};
 use roundtrip::sender::{AttemptKind, AttemptNote};
@@ -14,6 +15,14 @@ use utoipa::ToSchema;
 
 use super::body::{WireEncoding, shown};
 use super::problem::Problem;
+
+/// A time as people write it.
+pub(crate) fn time_text(ms: u64) -> String {
+    /// The last millisecond that has a year of four digits.
+    const LAST_MS: u64 = 253_402_300_799_999;
+    let at = std::time::UNIX_EPOCH.checked_add(Duration::from_millis(ms)).filter(|_| ms <= LAST_MS);
+    at.map_or_else(|| "never".to_owned(), |at| humantime::format_rfc3339_millis(at).to_string())
+}
 
 /// Where a request is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -526,7 +535,9 @@ impl From<Entry> for WireEntry {
             Event::Superseded { revision } => detailed("superseded", format!("revision {revision}")),
             Event::Leased { worker, attempt } => detailed("leased", format!("{worker}, attempt {attempt}")),
             Event::Released => bare("released"),
-            Event::Failed { error, due } => detailed("failed", format!("{}; due again at {}", error.text, due.0)),
+            Event::Failed { error, due } => {
+                detailed("failed", format!("{}; due again at {}", error.text, time_text(due.0)))
+            }
             Event::Answered => bare("answered"),
             Event::Assigned { lane, nonce, attempt } => {
                 WireEntry { lane: Some(lane.to_string()), ..signed("assigned", nonce, &attempt) }

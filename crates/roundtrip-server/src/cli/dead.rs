@@ -4,9 +4,10 @@ use anyhow::ensure;
 use clap::{Args, Subcommand};
 use serde::Serialize;
 
-use super::desk::{Desk, at};
+use super::desk::{self, Desk, look};
 use super::given::Reach;
 use super::requests::{Filter, retrying};
+use super::routes::must_exist;
 use super::show::{self, Table, ago, line, now_ms, short};
 use crate::api::Whole;
 use crate::api::dead::{DeadCall, DeadFilter, DeadMended, DeadPreview};
@@ -85,7 +86,7 @@ impl Dead {
     pub(super) async fn act(self) -> anyhow::Result<()> {
         match self {
             Dead::List { which, reach } => {
-                let found = at(&reach, async |desk| desk.find("/v1/dead", &which.wire()).await).await?;
+                let found = look(&reach, async |desk| found(desk, &which.wire()).await).await?;
                 show::print(reach.json, &found, causes)
             }
             Dead::Retry { mending, anew } => mending.act(retrying(anew)).await,
@@ -101,17 +102,32 @@ impl Mending {
             self.all || filter != DeadFilter::default(),
             "nothing says which dead letters: narrow them (--route, --cause, --error, --since, --until, --prefix), or say --all"
         );
-        let mended = at(&self.reach, async |desk| {
-            let preview: DeadPreview = desk.find("/v1/dead", &filter).await?;
-            let (requests, passed_over) = match self.yes {
-                true => mend(desk, remedy, &filter, self.all, &preview).await?,
-                false => (preview.total, 0),
-            };
-            Ok(Mended { remedy, done: self.yes, requests, passed_over, preview })
-        })
-        .await?;
-        show::print(self.reach.json, &mended, told)
+        let reach = &self.reach;
+        let mended = match self.yes {
+            true => {
+                let mended = async |desk: &Desk| {
+                    let preview = found(desk, &filter).await?;
+                    let (requests, passed_over) = mend(desk, remedy, &filter, self.all, &preview).await?;
+                    Ok(Mended { remedy, done: true, requests, passed_over, preview })
+                };
+                desk::order(reach, mended).await?
+            }
+            false => {
+                let preview = look(reach, async |desk| found(desk, &filter).await).await?;
+                Mended { remedy, done: false, requests: preview.total, passed_over: 0, preview }
+            }
+        };
+        show::print(reach.json, &mended, told)
     }
+}
+
+/// What there is of them; none of a route that there is not is a mistake.
+async fn found(desk: &Desk, filter: &DeadFilter) -> anyhow::Result<DeadPreview> {
+    let found: DeadPreview = desk.find("/v1/dead", filter).await?;
+    if found.total == 0 {
+        must_exist(desk, filter.route.as_deref()).await?;
+    }
+    Ok(found)
 }
 
 /// Does it to what the preview has shown, page by page.

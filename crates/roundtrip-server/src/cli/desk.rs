@@ -6,8 +6,9 @@
 //! ```
 //!
 //! The calls are those of the API in both cases, served in this process where no instance runs: so a
-//! command is written once, and refused in the same words. Failure modes: an embedded store that
-//! somebody owns is not touched, and told; a store on a server can be worked on beside instances.
+//! command is written once, and refused in the same words. Whoever only looks at a store changes nothing of
+//! it. Failure modes: an embedded store that somebody owns can be looked at, and takes no orders; a store on a
+//! server can be worked on beside instances.
 
 use std::error::Error;
 use std::path::Path;
@@ -21,7 +22,7 @@ use axum::http::{Method, Request, StatusCode, header};
 use roundtrip::clock::SystemClock;
 use roundtrip::station::Shutdown;
 use roundtrip::store::condition::{Condition, condition};
-use roundtrip::store::{ReadExt, Store, StoreError, without_password};
+use roundtrip::store::{ReadExt, Store, StoreError, look as look_at_store, without_password};
 use roundtrip_evm::rpc::{web_client, web_client_trusting};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -33,7 +34,7 @@ use crate::api::{Api, Intake, Manners, Premises, Problem};
 use crate::config::{ApiConfig, Config, Loaded};
 use crate::doctor::Outside;
 use crate::plan::Plan;
-use crate::run::{open_store_at, read_secret};
+use crate::run::{open_store_at, read_secret, store_options};
 use crate::telemetry::{Scope, Telemetry};
 
 /// How long an instance has to say that it is there.
@@ -59,6 +60,15 @@ enum Way {
     Store { router: Router, store: Arc<dyn Store> },
 }
 
+/// What a store is opened for, where no instance runs.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Purpose {
+    /// To be looked at.
+    Look,
+    /// To be changed.
+    Order,
+}
+
 /// What was said to a call.
 pub(super) struct Said {
     pub(super) status: StatusCode,
@@ -76,7 +86,7 @@ pub(super) struct Refused {
 
 impl Desk {
     /// Finds out who takes the orders.
-    pub(super) async fn open(reach: &Reach) -> anyhow::Result<Desk> {
+    async fn open(reach: &Reach, purpose: Purpose) -> anyhow::Result<Desk> {
         if let Some(url) = &reach.url {
             let token = match &reach.token {
                 Some(token) => Some(token.clone()),
@@ -89,7 +99,7 @@ impl Desk {
         }
         let found = reach.load()?;
         if let Some(url) = &reach.store {
-            return Desk::store(url, found.as_ref()).await;
+            return Desk::store(url, found.as_ref(), purpose).await;
         }
         let Some(loaded) = found else {
             bail!(
@@ -101,7 +111,7 @@ impl Desk {
                 let own = own_token(&loaded.config.api).await?;
                 Desk::instance(&base, reach.token.clone().or(own), None)
             }
-            None => Desk::store(&loaded.config.store.url, Some(&loaded)).await,
+            None => Desk::store(&loaded.config.store.url, Some(&loaded), purpose).await,
         }
     }
 
@@ -114,9 +124,14 @@ impl Desk {
         Ok(Desk { place: format!("the instance at {base}"), way: Way::Instance { client, base, token } })
     }
 
-    async fn store(url: &str, found: Option<&Loaded>) -> anyhow::Result<Desk> {
+    async fn store(url: &str, found: Option<&Loaded>, purpose: Purpose) -> anyhow::Result<Desk> {
+        not_in_memory(url)?;
         must_be_there(url).await?;
-        let store = open_alone(url, found.map(|loaded| &loaded.config))?;
+        let config = found.map(|loaded| &loaded.config);
+        let store = match purpose {
+            Purpose::Look => look_at(url, config)?,
+            Purpose::Order => open_alone(url, config)?,
+        };
         let plan = found.map(Plan::of).transpose()?;
         let routes = match &plan {
             Some(plan) => plan.routes.iter().map(|(name, route)| (name.clone(), route.intake())).collect(),
@@ -223,7 +238,7 @@ impl Desk {
                 "{} does not know this caller: give a token (--token, or ROUNDTRIP_TOKEN); `roundtrip token create` makes one where the secret is",
                 self.place
             ),
-            StatusCode::FORBIDDEN => format!("{}: {detail}; give a token that has it (--token)", self.place),
+            StatusCode::FORBIDDEN => format!("{}: {detail}", self.place),
             _ => detail,
         };
         Refused { status: said.status, detail }
@@ -239,9 +254,22 @@ impl Desk {
     }
 }
 
-/// Does something at a desk, and closes it whatever came of that.
-pub(super) async fn at<T>(reach: &Reach, work: impl AsyncFnOnce(&Desk) -> anyhow::Result<T>) -> anyhow::Result<T> {
-    let desk = Desk::open(reach).await?;
+/// Orders something at a desk, and closes it whatever came of that.
+pub(super) async fn order<T>(reach: &Reach, work: impl AsyncFnOnce(&Desk) -> anyhow::Result<T>) -> anyhow::Result<T> {
+    at(reach, Purpose::Order, work).await
+}
+
+/// Looks at something; a store stays as it is.
+pub(super) async fn look<T>(reach: &Reach, work: impl AsyncFnOnce(&Desk) -> anyhow::Result<T>) -> anyhow::Result<T> {
+    at(reach, Purpose::Look, work).await
+}
+
+async fn at<T>(
+    reach: &Reach,
+    purpose: Purpose,
+    work: impl AsyncFnOnce(&Desk) -> anyhow::Result<T>,
+) -> anyhow::Result<T> {
+    let desk = Desk::open(reach, purpose).await?;
     let done = work(&desk).await;
     desk.close().await?;
     done
@@ -331,7 +359,10 @@ async fn own_token(api: &ApiConfig) -> anyhow::Result<Option<String>> {
 /// neither. Those who start and migrate do.
 pub(super) async fn must_be_there(url: &str) -> anyhow::Result<()> {
     let looked = tokio::time::timeout(THERE_WITHIN, condition(url)).await;
-    let late = |_| anyhow::anyhow!("{} did not answer within {} s", without_password(url), THERE_WITHIN.as_secs());
+    let late = |_elapsed| StoreError::Unreachable {
+        server: without_password(url),
+        reason: format!("no answer within {} s", THERE_WITHIN.as_secs()),
+    };
     match looked.map_err(late)?? {
         Condition::Ready => Ok(()),
         Condition::Missing { place } => bail!(
@@ -344,11 +375,19 @@ pub(super) async fn must_be_there(url: &str) -> anyhow::Result<()> {
     }
 }
 
+fn not_in_memory(url: &str) -> anyhow::Result<()> {
+    ensure!(url != "memory:", "a store in memory is in its instance alone: start it, or name it with --url");
+    Ok(())
+}
+
+/// Opens a store for looking only.
+fn look_at(url: &str, config: Option<&Config>) -> anyhow::Result<Arc<dyn Store>> {
+    Ok(look_at_store(url, store_options(config))?)
+}
+
 /// Opens a store; one that somebody owns is left alone.
 pub(super) fn open_alone(url: &str, config: Option<&Config>) -> anyhow::Result<Arc<dyn Store>> {
-    if url == "memory:" {
-        bail!("a store in memory is in its instance alone: start it, or name it with --url");
-    }
+    not_in_memory(url)?;
     open_store_at(url, config).map_err(|error| match error.downcast_ref() {
         Some(StoreError::Owned { path, owner }) => anyhow::anyhow!(
             "{path} is in use by process {owner}: speak to that instance (--url http://HOST:PORT, as its log or api.listen says), or stop it"

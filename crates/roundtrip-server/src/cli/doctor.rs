@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use roundtrip::store::StoreError;
 
-use super::desk::at;
+use super::desk::look;
 use super::given::Reach;
 use super::show;
 use crate::doctor::{Diagnosis, Finding, Kind, Level};
@@ -17,12 +17,13 @@ const BAD: u8 = 4;
 
 /// Looks, and says what was found.
 pub(super) async fn examine(reach: &Reach) -> anyhow::Result<ExitCode> {
-    let looked = at(reach, async |desk| Ok((desk.get("/v1/doctor").await?, desk.is_instance()))).await;
+    let looked = look(reach, async |desk| Ok((desk.get("/v1/doctor").await?, desk.is_instance()))).await;
     let (mut found, runs): (Diagnosis, bool) = match looked {
-        Err(error) if matches!(error.downcast_ref(), Some(StoreError::Unreachable { .. })) => {
-            (Diagnosis { findings: vec![away(&error)], accounts: Vec::new() }, false)
-        }
-        looked => looked?,
+        Err(error) => match error.downcast_ref() {
+            Some(why) => (Diagnosis { findings: vec![unopened(why)], accounts: Vec::new() }, false),
+            None => return Err(error),
+        },
+        Ok(looked) => looked,
     };
     if !runs {
         let well = found.findings.iter().position(|finding| finding.level == Level::Well);
@@ -49,15 +50,19 @@ fn nobody() -> Finding {
     }
 }
 
-/// Where the store is not reached, there is nothing else to look at.
-fn away(error: &anyhow::Error) -> Finding {
+/// Where the store cannot be opened, there is nothing else to look at.
+fn unopened(why: &StoreError) -> Finding {
+    let to_do = match why {
+        StoreError::Unreachable { .. } => "see to it that it runs and can be reached from here; then look again",
+        _ => "mend that, or correct store.url; then look again",
+    };
     Finding {
         level: Level::Bad,
         kind: Kind::Store,
         name: None,
         about: "store".to_owned(),
-        found: error.to_string(),
-        to_do: Some("see to it that it runs and can be reached from here; then look again".to_owned()),
+        found: why.to_string(),
+        to_do: Some(to_do.to_owned()),
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use clap::Subcommand;
 
-use super::desk::{Desk, Refused, at};
+use super::desk::{self, Desk, Refused, look};
 use super::given::Reach;
 use super::requests::segment;
 use super::show::{self, Table, line, short, time};
@@ -91,12 +91,12 @@ impl Lanes {
     pub(super) async fn act(self) -> anyhow::Result<()> {
         match self {
             Lanes::List { reach } => {
-                let found: AllLanes = at(&reach, async |desk| desk.get("/v1/lanes").await).await?;
+                let found: AllLanes = look(&reach, async |desk| desk.get("/v1/lanes").await).await?;
                 show::print(reach.json, &found, |found| table(&found.lanes))
             }
             Lanes::Show { lane, reach } => {
                 let path = format!("/v1/lanes/{}", segment(&lane)?);
-                let found: WireLane = at(&reach, async |desk| desk.get(&path).await).await?;
+                let found: WireLane = look(&reach, async |desk| desk.get(&path).await).await?;
                 show::print(reach.json, &found, whole)
             }
             Lanes::Pause { lane, reason, reach } => {
@@ -113,7 +113,7 @@ impl Lanes {
                 order(&reach, &lane, "cancel", call, &format!("is to cancel slot {nonce}; {then}")).await
             }
             Lanes::Rebuild { lane, patience, no_wait, reach } => {
-                let rebuilt = at(&reach, async |desk| rebuild(desk, &lane, *patience, !no_wait).await).await?;
+                let rebuilt = look(&reach, async |desk| rebuild(desk, &lane, *patience, !no_wait).await).await?;
                 show::print(reach.json, &rebuilt, rebuilt_text)
             }
         }
@@ -123,7 +123,7 @@ impl Lanes {
 async fn order(reach: &Reach, lane: &str, order: &str, call: LaneCall, past: &str) -> anyhow::Result<()> {
     let path = format!("/v1/lanes/{}/{order}", segment(lane)?);
     let done: Done =
-        at(reach, async |desk| desk.post(&path, &call).await.with_context(|| format!("lane {lane}"))).await?;
+        desk::order(reach, async |desk| desk.post(&path, &call).await.with_context(|| format!("lane {lane}"))).await?;
     show::print(reach.json, &done, |done| match &*done.result {
         "already" => format!("lane {lane} {past}, as before\n"),
         _ => format!("lane {lane} {past}\n"),
@@ -137,13 +137,7 @@ async fn rebuild(desk: &Desk, lane: &str, patience: Duration, wait: bool) -> any
             "no instance runs, and lanes are rebuilt by the one that sends: start it with `roundtrip run`, then do this again"
         );
     }
-    let found: Result<WireLane, _> = desk.get(&format!("/v1/lanes/{}", segment(lane)?)).await;
-    let destination = match found {
-        Ok(found) => found.destination,
-        // Whoever names the destination itself is understood.
-        Err(error) if error.downcast_ref().is_some_and(|refused: &Refused| refused.status == 404) => lane.to_owned(),
-        Err(error) => return Err(error),
-    };
+    let destination = destination_of(desk, lane).await?;
     let path = format!("/v1/destinations/{}/rebuild", segment(&destination)?);
     let patience_ms = Whole(u64::try_from(patience.as_millis()).unwrap_or(u64::MAX));
     let mut progress: RebuildProgress = desk.post(&path, &RebuildCall { patience_ms }).await?;
@@ -155,6 +149,21 @@ async fn rebuild(desk: &Desk, lane: &str, patience: Duration, wait: bool) -> any
     }
     bar.finish_and_clear();
     Ok(progress)
+}
+
+/// The destination of a lane; whoever names the destination itself is understood.
+async fn destination_of(desk: &Desk, lane: &str) -> anyhow::Result<String> {
+    let found: Result<WireLane, _> = desk.get(&format!("/v1/lanes/{}", segment(lane)?)).await;
+    match found {
+        Ok(found) => return Ok(found.destination),
+        Err(error) if error.downcast_ref().is_some_and(|refused: &Refused| refused.status == 404) => {}
+        Err(error) => return Err(error),
+    }
+    let AllLanes { lanes } = desk.get("/v1/lanes").await?;
+    match lanes.iter().any(|known| known.destination == lane) {
+        true => Ok(lane.to_owned()),
+        false => bail!("no lane and no destination with lanes is called {lane:?}: `roundtrip lanes list` shows them"),
+    }
 }
 
 fn rebuilt_text(progress: &RebuildProgress) -> String {

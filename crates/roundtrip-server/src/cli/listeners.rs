@@ -1,6 +1,6 @@
 //! How far each listener is.
 
-use super::desk::at;
+use super::desk::look;
 use super::given::Reach;
 use super::requests::{lasts, word};
 use super::show::{self, Table, line, or_dash};
@@ -8,7 +8,7 @@ use crate::api::listeners::{Listeners, WireListener};
 
 /// Lists them.
 pub(super) async fn list(reach: &Reach) -> anyhow::Result<()> {
-    let found: Listeners = at(reach, async |desk| desk.get("/v1/listeners").await).await?;
+    let found: Listeners = look(reach, async |desk| desk.get("/v1/listeners").await).await?;
     show::print(reach.json, &found, |found| table(&found.listeners))
 }
 

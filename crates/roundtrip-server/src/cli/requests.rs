@@ -11,8 +11,9 @@ use clap::{Args, Subcommand};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::desk::{Desk, at};
+use super::desk::{self, Desk, look};
 use super::given::Reach;
+use super::routes::must_exist;
 use super::show::{self, Table, ago, length, line, now_ms, or_dash, short, time};
 use crate::api::Whole;
 use crate::api::requests::{Accepted, ListQuery, Mended, SubmitQuery, Timeline};
@@ -148,11 +149,11 @@ impl Requests {
     pub(super) async fn act(self) -> anyhow::Result<()> {
         match self {
             Requests::List { filter, state, limit, reach } => {
-                let page = at(&reach, async |desk| list(desk, &filter, &state, limit).await).await?;
+                let page = look(&reach, async |desk| list(desk, &filter, &state, limit).await).await?;
                 show::print(reach.json, &page, table)
             }
             Requests::Show { id, reach } => {
-                let shown = at(&reach, async |desk| {
+                let shown = look(&reach, async |desk| {
                     let id = whole_id(desk, &id).await?;
                     let request = desk.get(&format!("/v1/requests/{id}")).await?;
                     Ok(Shown { request, timeline: desk.get(&format!("/v1/requests/{id}/timeline")).await? })
@@ -200,6 +201,9 @@ async fn list(desk: &Desk, filter: &Filter, states: &[String], limit: usize) -> 
         found.next = page.next;
         if found.requests.len() >= limit || page.next.is_none() {
             found.requests.truncate(limit);
+            if found.requests.is_empty() {
+                must_exist(desk, filter.route.as_deref()).await?;
+            }
             return Ok(found);
         }
         query.after = page.next.map(Whole);
@@ -321,7 +325,7 @@ fn spaced(word: Option<&str>) -> String {
 
 /// Does the same to several, one after the other; stops at the first that is refused.
 async fn treat(remedy: &str, ids: &[String], reach: &Reach) -> anyhow::Result<()> {
-    let treated = at(reach, async |desk| {
+    let treated = desk::order(reach, async |desk| {
         let mut treated = Vec::new();
         for id in ids {
             let id = whole_id(desk, id).await?;
@@ -359,7 +363,7 @@ impl Submit {
         let mut headers = vec![("content-type", kind)];
         headers.extend(self.idempotency_key.as_deref().map(|key| ("idempotency-key", key)));
         let (json, waits) = (self.reach.json, self.wait.is_some());
-        at(&self.reach, async |desk| {
+        desk::order(&self.reach, async |desk| {
             let said = desk.call(Method::POST, &path, &headers, payload).await?;
             let place = desk.place().to_owned();
             match waits {

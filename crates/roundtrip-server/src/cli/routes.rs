@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use anyhow::bail;
 use clap::Subcommand;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::desk::{Desk, at};
+use super::desk::{self, Desk, look};
 use super::given::Reach;
 use super::requests::{segment, word};
 use super::show::{self, Table, ago, now_ms, or_dash};
@@ -56,7 +57,7 @@ impl Routes {
     pub(super) async fn act(self) -> anyhow::Result<()> {
         match self {
             Routes::List { reach } => {
-                let routes = at(&reach, filled).await?;
+                let routes = look(&reach, filled).await?;
                 show::print(reach.json, &routes, |routes| table(routes, now_ms()))
             }
             Routes::Pause { route, reach } => order("pause", &route, &reach).await,
@@ -67,12 +68,24 @@ impl Routes {
 
 async fn order(order: &str, route: &str, reach: &Reach) -> anyhow::Result<()> {
     let path = format!("/v1/routes/{}/{order}", segment(route)?);
-    let done: Done = at(reach, async |desk| desk.post(&path, &Value::Null).await).await?;
+    let done: Done = desk::order(reach, async |desk| desk.post(&path, &Value::Null).await).await?;
     let past = if order == "pause" { "paused" } else { "resumed" };
     show::print(reach.json, &done, |done| match &*done.result {
         "already" => format!("route {route} was {past} before\n"),
         _ => format!("route {route} is {past}\n"),
     })
+}
+
+/// Refuses a route that there is not: a list of its requests would be empty, as that of one without any.
+pub(super) async fn must_exist(desk: &Desk, route: Option<&str>) -> anyhow::Result<()> {
+    let Some(route) = route else { return Ok(()) };
+    let AllRoutes { routes } = desk.get("/v1/routes").await?;
+    let names: Vec<&str> = routes.iter().map(|route| route.name.as_str()).collect();
+    match (names.contains(&route), names.is_empty()) {
+        (true, _) => Ok(()),
+        (false, true) => bail!("no route is called {route:?}: there is none yet"),
+        (false, false) => bail!("no route is called {route:?}: there are {}", names.join(", ")),
+    }
 }
 
 /// Every route with its counts.

@@ -9,6 +9,8 @@ use indicatif::{ProgressBar, ProgressStyle};
 use roundtrip::clock::{Clock, SystemClock};
 use serde::Serialize;
 
+pub(super) use crate::api::views::time_text as time;
+
 /// How many digits of an id a table shows.
 const ID_DIGITS: usize = 16;
 /// Longest text in a table, in characters.
@@ -92,12 +94,6 @@ pub(super) fn length(ms: u64) -> String {
     }
 }
 
-/// A time as people write it.
-pub(super) fn time(ms: u64) -> String {
-    let at = std::time::UNIX_EPOCH.checked_add(Duration::from_millis(ms));
-    at.map_or_else(|| "never".to_owned(), |at| humantime::format_rfc3339_millis(at).to_string())
-}
-
 /// The beginning of an id.
 pub(super) fn short(id: &str) -> String {
     id.chars().take(ID_DIGITS).collect()
@@ -157,6 +153,13 @@ mod tests {
         check(3_600_000, "1h");
         check(3_660_000, "1h 1m");
         check(90_000_000, "1d 1h");
+    }
+
+    #[test]
+    fn a_time_is_written_out_as_far_as_there_are_years() {
+        assert_eq!(time(86_400_001), "1970-01-02T00:00:00.001Z");
+        assert_eq!(time(253_402_300_799_999), "9999-12-31T23:59:59.999Z");
+        assert_eq!((time(253_402_300_800_000), time(u64::MAX)), ("never".to_owned(), "never".to_owned()));
     }
 
     #[test]

@@ -8,7 +8,7 @@ use crossterm::event::{Event, KeyCode, KeyModifiers};
 use crossterm::{cursor, event, execute, queue, style, terminal};
 use serde::Serialize;
 
-use super::desk::{Desk, at};
+use super::desk::{Desk, look};
 use super::given::Reach;
 use super::routes::Filled;
 use super::show::{now_ms, time};
@@ -50,11 +50,11 @@ impl View {
 /// Shows everything, once or until told to end.
 pub(super) async fn show(reach: &Reach, once: bool, every: Duration) -> anyhow::Result<()> {
     if once || reach.json {
-        let view = at(reach, View::of).await?;
+        let view = look(reach, View::of).await?;
         return show::print(reach.json, &view, View::text);
     }
     ensure!(std::io::stdout().is_terminal(), "this is no terminal: say --once, or --json");
-    at(reach, async |desk| {
+    look(reach, async |desk| {
         let screen = Screen::take()?;
         let shown = follow(desk, every).await;
         drop(screen);

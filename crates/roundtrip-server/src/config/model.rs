@@ -204,8 +204,8 @@ pub enum LogFormat {
 #[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct TelemetryConfig {
-    /// An address and port where every process, also one without the API, serves `/metrics`, `/health` and `/ready`; encrypted
-    /// as the API is. Other addresses than those of this machine need `api.auth`.
+    /// An address and port where every process, also one without the API, serves `/metrics`, `/health`, `/ready`, and what
+    /// `roundtrip doctor`, `top`, `routes list`, `lanes list`, `lanes show` and `listeners` ask, with `--url`; encrypted as the API is. Other addresses than those of this machine need `api.auth`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub listen: Option<SocketAddr>,
     /// Where spans of what this process does go; without it, none are made.

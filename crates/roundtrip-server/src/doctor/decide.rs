@@ -4,11 +4,16 @@ use roundtrip::inbox::StateKind;
 use roundtrip::sender::{LaneStatus, ParcelStage};
 use roundtrip::store::query::LaneView;
 use roundtrip::store::vitals::{PostgresVitals, RedisVitals, SqliteVitals, Vitals};
+use roundtrip::words::Nonce;
+use roundtrip_evm::sender::Signed;
 use roundtrip_tools::Away;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::facts::{AccountFacts, Disk, Facts, LaneFacts, Least, NodeFacts, RouteFacts};
+use super::facts::{
+    AccountFacts, Disk, Facts, LaneFacts, Least, NodeFacts, NodeSays, RouteFacts, ToolFacts, ToolFound,
+};
+use crate::api::views::time_text;
 use crate::api::{ListenerState, WireListener};
 
 const MIB: u64 = 1 << 20;
@@ -42,8 +47,10 @@ const NODE_LAG_MAX: u64 = 10;
 /// So many gaps of a lane are counted.
 const GAPS_MAX: usize = 16;
 /// What to do about a tool that is away.
-const AWAY_TO_DO: &str =
-    "see that it runs and can be reached from here (`roundtrip check` asks it); its requests go on by themselves then";
+const AWAY_TO_DO: &str = "see that it runs and can be reached (`roundtrip check` asks it); if it answers that it has too \
+     much to do, lower `concurrency` of its route's work, or give it more room; its requests go on by themselves then";
+/// Where it is told what only the process itself knows.
+const ASK_IT: &str = "`roundtrip doctor --url` with that process's telemetry.listen";
 /// What to do about a store that does not tell of something.
 const UNASKED_TO_DO: &str = "see to it that the store answers";
 /// With so many attempts, a slot is stuck.
@@ -111,6 +118,8 @@ pub enum Kind {
     ListenerBehind,
     /// What a listener read is old.
     ListenerOld,
+    /// A listener has seen nothing of its chain yet.
+    ListenerUnread,
     /// A node did badly lately.
     NodePoor,
     /// A node does not answer.
@@ -191,17 +200,18 @@ impl About {
 pub(super) fn findings(facts: &Facts) -> Vec<Finding> {
     let mut all = store(&facts.vitals, facts.disk);
     // What the tool itself is known for need not be told of its requests too.
-    let away = |name: &str| facts.tools.iter().any(|(route, away)| route == name && away.is_some());
+    let away = |name: &str| facts.tools.iter().any(|tool| tool.route == name && tool.is_away());
     let route = |route: &RouteFacts| self::route(route, away(route.view.name.as_str()), facts.now_ms);
     let mut of_store = told(&facts.routes, "routes", route);
-    of_store.extend(told(&facts.lanes, "lanes", lane));
+    of_store.extend(told(&facts.lanes, "lanes", |lane| self::lane(lane, base_fee(lane, &facts.nodes))));
     of_store.extend(told(&facts.listeners, "listeners", listener));
+    of_store.extend(unread(facts));
     let unasked = |finding: &Finding| finding.to_do.as_deref() == Some(UNASKED_TO_DO);
     // Why the store does not answer is told once, not of each part of it.
-    let mut is_told = facts.vitals.is_err();
+    let mut is_told = all.iter().any(|finding| finding.level == Level::Bad);
     of_store.retain(|finding| !unasked(finding) || !std::mem::replace(&mut is_told, true));
     all.extend(of_store);
-    facts.tools.iter().for_each(|(route, away)| all.extend(tool(route, away.as_ref(), facts.now_ms)));
+    facts.tools.iter().for_each(|tool| all.extend(self::tool(tool, facts.now_ms)));
     all.extend(nodes(&facts.nodes));
     facts.accounts.iter().for_each(|account| all.extend(self::account(account)));
     all.sort_by_key(|finding| std::cmp::Reverse(finding.level));
@@ -214,6 +224,11 @@ fn bytes(count: u64) -> String {
         _ if count < 10 << 30 => format!("{} MiB", count >> 20),
         _ => format!("{} GiB", count >> 30),
     }
+}
+
+/// So many, in words that are right for one, too.
+fn counted(count: u64, one: &str, many: &str) -> String {
+    format!("{count} {}", if count == 1 { one } else { many })
 }
 
 fn store(vitals: &Result<Vitals, String>, disk: Option<Disk>) -> Vec<Finding> {
@@ -395,15 +410,22 @@ fn told<T>(all: &Result<Vec<T>, String>, name: &str, of: impl Fn(&T) -> Vec<Find
     }
 }
 
-/// The tool that works on a route, as whoever calls it finds it.
-fn tool(route: &str, away: Option<&Away>, now_ms: u64) -> Vec<Finding> {
-    let mut about = About::named("tool of route", route);
-    if let Some(Away { since, why }) = away {
-        let found = format!(
-            "it cannot be asked, for {} s now: {why}; requests wait for it, at no cost",
-            now_ms.saturating_sub(since.0) / 1000
-        );
-        about.say(Kind::ToolAway, Level::Look, found, AWAY_TO_DO);
+/// The tool that works on a route, as whoever calls it finds it, or as it answers now.
+fn tool(tool: &ToolFacts, now_ms: u64) -> Vec<Finding> {
+    let mut about = About::named("tool of route", &tool.route);
+    match &tool.found {
+        ToolFound::Called(Some(Away { since, why })) => {
+            let found = format!(
+                "it cannot be asked, for {} s now: {why}; requests wait for it, at no cost",
+                now_ms.saturating_sub(since.0) / 1000
+            );
+            about.say(Kind::ToolAway, Level::Look, found, AWAY_TO_DO);
+        }
+        ToolFound::Asked(Err(why)) => {
+            let found = format!("it was asked from here, and cannot be: {why}; another process calls it");
+            about.say(Kind::ToolAway, Level::Look, found, AWAY_TO_DO);
+        }
+        ToolFound::Called(None) | ToolFound::Asked(Ok(())) => {}
     }
     about.or_well("it is there, as far as is known")
 }
@@ -430,35 +452,40 @@ fn route(facts: &RouteFacts, tool_is_away: bool, now_ms: u64) -> Vec<Finding> {
     if let Some(dead) = of(StateKind::Dead) {
         let to_do =
             format!("`roundtrip dead list --route {}` says of what; mend that, then `roundtrip dead retry`", view.name);
-        about.say(Kind::DeadLetters, Level::Look, format!("{} dead letters wait for a person", dead.requests), &to_do);
+        let found = counted(dead.requests, "dead letter waits for a person", "dead letters wait for a person");
+        about.say(Kind::DeadLetters, Level::Look, found, &to_do);
     }
+    let waiting = counted(
+        unreached.requests as u64,
+        "request waits for what its worker could not reach",
+        "requests wait for what their worker could not reach",
+    );
     about.when(
         unreached.requests > 0 && !tool_is_away,
         Kind::Unreached,
         Level::Look,
-        format!("{} requests wait for what their worker could not reach: {}", unreached.requests, unreached.why),
+        format!("{waiting}: {}", unreached.why),
         AWAY_TO_DO,
     );
     if let Some(queued) = of(StateKind::Queued).filter(|_| !view.paused) {
         let age = now_ms.saturating_sub(queued.oldest_at.0);
-        let found = format!("{} requests wait for a worker, the oldest came in {} s ago", queued.requests, age / 1000);
+        let waiting = counted(queued.requests, "request waits for a worker", "requests wait for a worker");
+        let found = format!("{waiting}, the oldest came in {} s ago", age / 1000);
         let to_do = "start workers for it, or more of them; look at their logs, and at its tool, if it has one";
         about.when(age > QUEUED_MS_MAX, Kind::NoWorker, Level::Look, found, to_do);
     }
     if let Some(sent) = of(StateKind::Assigned) {
         let age = now_ms.saturating_sub(sent.oldest_at.0);
-        let found =
-            format!("{} answers are sent and not mined, of a request that came in {} s ago", sent.requests, age / 1000);
+        let unmined = counted(sent.requests, "answer is sent and not mined", "answers are sent and not mined");
+        let found = format!("{unmined}, of a request that came in {} s ago", age / 1000);
         let to_do = "`roundtrip lanes list` says which lane is held up; see docs/operations.md, a lane is stuck";
         about.when(age > SENT_MS_MAX, Kind::NotMined, Level::Look, found, to_do);
     }
     if let Some(since) = undelivered {
         let age = now_ms.saturating_sub(since.0);
-        let found = format!(
-            "{} answers are not delivered, the oldest is there since {} s",
-            of(StateKind::Ready).map_or(1, |ready| ready.requests),
-            age / 1000
-        );
+        let ready = of(StateKind::Ready).map_or(1, |ready| ready.requests);
+        let undelivered = counted(ready, "answer is not delivered", "answers are not delivered");
+        let found = format!("{undelivered}, the oldest is there since {} s", age / 1000);
         let to_do = format!(
             "see that {} takes them, and that a process with the role send runs; its log says what the receiver answers. They go out by themselves then",
             view.policy.destination.as_ref().map_or("its destination", |to| to.as_str())
@@ -475,8 +502,27 @@ fn gaps(lane: &LaneView) -> Vec<u64> {
     (lane.settled.0..lane.next.0).filter(|nonce| !taken.contains(nonce)).take(GAPS_MAX).collect()
 }
 
-fn lane(facts: &LaneFacts) -> Vec<Finding> {
-    let LaneFacts { view: lane, at_cap } = facts;
+/// What a unit of gas costs on a lane's chain by now, as the node says that is furthest.
+fn base_fee(lane: &LaneFacts, nodes: &[NodeFacts]) -> Option<u128> {
+    let of_chain = nodes.iter().filter(|node| Some(&node.chain) == lane.chain.as_ref());
+    let says = of_chain.filter_map(|node| node.says.as_ref().ok().filter(|says| says.chain_id == node.chain_id));
+    says.max_by_key(|says| says.head)?.base_fee
+}
+
+/// The lowest slot that pays all that it may and is not mined. Whoever sends on it knows; to others the signed bytes
+/// tell as much where the chain asks for more than they pay, and the cap allows no dearer ones.
+fn at_cap(facts: &LaneFacts, base_fee: Option<u128>) -> Option<Nonce> {
+    if facts.at_cap.is_some() {
+        return facts.at_cap;
+    }
+    let (fee_cap, base_fee) = (facts.fee_cap?, base_fee?);
+    let lowest = facts.view.parcels.iter().find(|parcel| parcel.stage == ParcelStage::Assigned)?;
+    let newest = Signed::read(lowest.attempts.last()?)?;
+    (newest.fee_most < base_fee && !newest.can_pay_more(fee_cap)).then_some(lowest.nonce)
+}
+
+fn lane(facts: &LaneFacts, base_fee: Option<u128>) -> Vec<Finding> {
+    let (lane, at_cap) = (&facts.view, at_cap(facts, base_fee));
     let (mut about, name) = (About::named("lane", lane.name.as_str()), &lane.name);
     match &lane.status {
         LaneStatus::Active => {}
@@ -489,7 +535,7 @@ fn lane(facts: &LaneFacts) -> Vec<Finding> {
         LaneStatus::Quarantined { until } => about.say(
             Kind::LaneQuarantined,
             Level::Look,
-            format!("it is in quarantine until {} (ms since 1970): what it sent had no effect", until.0),
+            format!("it is in quarantine until {}: what it sent had no effect", time_text(until.0)),
             &format!(
                 "see why in `roundtrip lanes show {name}`; it ends by itself, or by `roundtrip lanes resume {name}`"
             ),
@@ -556,26 +602,60 @@ fn listener(listener: &WireListener) -> Vec<Finding> {
         }
         ListenerState::Following | ListenerState::Elsewhere => {}
     }
-    let behind = listener.behind_blocks.unwrap_or(0);
-    let found = format!("{behind} blocks are not read yet");
-    about.when(
-        behind > BEHIND_BLOCKS_MAX,
-        Kind::ListenerBehind,
-        Level::Look,
-        found,
-        "if it does not shrink, give the chain faster nodes or a larger range",
-    );
-    let age = listener.behind_ms.unwrap_or(0);
-    let found =
-        format!("what was read of {} is {} s old", listener.origin.as_deref().unwrap_or("its chain"), age / 1000);
-    let to_do = "see that a process with the role listen runs, and that its nodes are not behind themselves";
-    let old = age > BEHIND_MS_MAX && behind <= BEHIND_BLOCKS_MAX;
-    about.when(old, Kind::ListenerOld, Level::Look, found, to_do);
+    lag(&mut about, listener);
     for node in listener.nodes.iter().filter(|node| !node.healthy) {
         let found = format!("{} did badly lately", node.name);
         about.say(Kind::NodePoor, Level::Look, found, "look at that node, or take another");
     }
-    about.or_well(format!("at {}", listener.cursor.map_or("its start".to_owned(), |cursor| cursor.to_string())))
+    let at = listener.cursor.map_or("its start".to_owned(), |cursor| cursor.to_string());
+    about.or_well(match listener.state {
+        ListenerState::Elsewhere => {
+            format!("at {at}; another process reads it, and knows whether it waits or is halted: {ASK_IT}")
+        }
+        _ => format!("at {at}"),
+    })
+}
+
+/// How far a listener of a chain is behind; that this is not known is told, too, unless it is known why.
+fn lag(about: &mut About, listener: &WireListener) {
+    let Some(origin) = &listener.origin else { return };
+    match (listener.behind_blocks, listener.behind_ms) {
+        (Some(blocks), _) if blocks > BEHIND_BLOCKS_MAX => about.say(
+            Kind::ListenerBehind,
+            Level::Look,
+            format!("{blocks} blocks are not read yet"),
+            "if it does not shrink, give the chain faster nodes or a larger range",
+        ),
+        (_, Some(age)) => about.when(
+            age > BEHIND_MS_MAX,
+            Kind::ListenerOld,
+            Level::Look,
+            format!("what was read of {origin} is {} s old", age / 1000),
+            "see that a process with the role listen runs, and that its nodes are not behind themselves",
+        ),
+        (Some(_), None) => {}
+        (None, None) => about.when(
+            about.found.is_empty(),
+            Kind::ListenerUnread,
+            Level::Look,
+            format!("how far it is behind is not known: no block of {origin} was seen yet"),
+            "look again in a minute; then see that a process with the role listen runs, and that its nodes answer",
+        ),
+    }
+}
+
+/// Listeners that there are to be and that have read nothing, in whatever process.
+fn unread(facts: &Facts) -> Vec<Finding> {
+    let Ok(known) = &facts.listeners else { return Vec::new() };
+    let is_known = |name: &str| known.iter().any(|listener| listener.name == name);
+    let unread = facts.wanted_listeners.iter().filter(|name| !is_known(name));
+    let told = unread.map(|name| {
+        let mut about = About::named("listener", name);
+        let to_do = "see that a process with the role listen runs";
+        about.say(Kind::ListenerUnread, Level::Look, "it has read nothing yet", to_do);
+        about.found
+    });
+    told.flatten().collect()
 }
 
 fn nodes(nodes: &[NodeFacts]) -> Vec<Finding> {
@@ -584,29 +664,29 @@ fn nodes(nodes: &[NodeFacts]) -> Vec<Finding> {
         let what = format!("node {} of {}", node.node, node.chain);
         let mut about = About { name: Some(node.node.clone()), ..About::new(what) };
         let of_chain = || nodes.iter().filter(|other| other.chain == node.chain);
-        let best = of_chain().filter_map(|other| other.says.as_ref().ok()).map(|(_, head)| *head).max();
+        let best = of_chain().filter_map(|other| other.says.as_ref().ok()).map(|says| says.head).max();
         match &node.says {
             Err(why) => {
                 let level = if best.is_none() { Level::Bad } else { Level::Look };
                 let found = format!("it does not answer: {why}");
                 about.say(Kind::NodeSilent, level, found, "see to it, or give the chain another URL");
             }
-            Ok((id, _)) if *id != node.chain_id => {
+            Ok(says) if says.chain_id != node.chain_id => {
                 about.say(
                     Kind::NodeAstray,
                     Level::Bad,
-                    format!("it is on chain {id}, not {}", node.chain_id),
+                    format!("it is on chain {}, not {}", says.chain_id, node.chain_id),
                     "correct its URL, or chain_id",
                 );
             }
-            Ok((_, head)) => {
+            Ok(NodeSays { head, .. }) => {
                 let behind = best.unwrap_or(*head).saturating_sub(*head);
                 let found = format!("it is {behind} blocks behind another node");
                 let to_do = "wait until it has caught up, or take another";
                 about.when(behind > NODE_LAG_MAX, Kind::NodeBehind, Level::Look, found, to_do);
             }
         }
-        let head = node.says.as_ref().map_or(0, |(_, head)| *head);
+        let head = node.says.as_ref().map_or(0, |says| says.head);
         all.extend(about.or_well(format!("at block {head}")));
     }
     all

@@ -1,6 +1,10 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 use std::collections::BTreeMap;
 
+use alloy::consensus::{SignableTransaction, TxEip1559};
+use alloy::eips::eip2718::Encodable2718;
+use alloy::network::TxSignerSync;
+use alloy::primitives::Address;
 use roundtrip::sender::{AttemptKind, SignedAttempt};
 use roundtrip::store::policy::RoutePolicy;
 use roundtrip::store::query::{Count, ParcelView, RouteView};
@@ -148,10 +152,15 @@ fn answers_that_a_receiver_does_not_take_are_told() {
 
 #[test]
 fn a_tool_is_there_or_its_requests_wait() {
-    check(&tool("price", None, 0), &[(Level::Well, "tool of route price")]);
+    let tool = |found| tool(&ToolFacts { route: "price".to_owned(), found }, 61_000);
+    check(&tool(ToolFound::Called(None)), &[(Level::Well, "tool of route price")]);
     let away = Away { since: UnixMs(1_000), why: "it answered 500".to_owned() };
     let told = "it cannot be asked, for 60 s now: it answered 500; requests wait for it, at no cost see that it runs";
-    check(&tool("price", Some(&away), 61_000), &[(Level::Look, told)]);
+    check(&tool(ToolFound::Called(Some(away))), &[(Level::Look, told)]);
+    // Where another process calls it, it is asked.
+    check(&tool(ToolFound::Asked(Ok(()))), &[(Level::Well, "tool of route price")]);
+    let told = "it was asked from here, and cannot be: refused; another process calls it see that it runs";
+    check(&tool(ToolFound::Asked(Err("refused".to_owned()))), &[(Level::Look, told)]);
 }
 
 #[test]
@@ -182,7 +191,8 @@ fn a_lane_is_held_up_by_its_status_a_gap_or_a_fee() {
         under_way: parcels.len(),
         parcels,
     };
-    let lane = |view| super::lane(&LaneFacts { view, at_cap: None });
+    let facts = |view| LaneFacts { view, at_cap: None, fee_cap: None, chain: None };
+    let lane = |view| super::lane(&facts(view), None);
     let both = || vec![parcel(5, 1), parcel(6, 1)];
     check(&lane(view(LaneStatus::Active, both())), &[(Level::Well, "2 of 16 under way")]);
     check(&lane(view(LaneStatus::Stopped, both())), &[(Level::Bad, "lanes rebuild first")]);
@@ -194,8 +204,61 @@ fn a_lane_is_held_up_by_its_status_a_gap_or_a_fee() {
     check(&lane(view(LaneStatus::Active, vec![parcel(6, 1)])), &[(Level::Look, "slot 5 carries nothing")]);
     let stuck = vec![parcel(5, 3), parcel(6, 1)];
     check(&lane(view(LaneStatus::Active, stuck.clone())), &[(Level::Look, "lanes cancel first --nonce 5")]);
-    let capped = LaneFacts { view: view(LaneStatus::Active, stuck), at_cap: Some(Nonce(5)) };
-    check(&super::lane(&capped), &[(Level::Bad, "slot 5 pays all that it may")]);
+    let capped = LaneFacts { at_cap: Some(Nonce(5)), ..facts(view(LaneStatus::Active, stuck)) };
+    check(&super::lane(&capped, None), &[(Level::Bad, "slot 5 pays all that it may")]);
+
+    // Whoever does not send on it knows it by what was signed, the cap, and what the chain asks for.
+    let paying = |most| {
+        let attempts = vec![signed(most / 2), signed(most)];
+        let parcels = vec![ParcelView { attempts, ..parcel(5, 0) }, parcel(6, 1)];
+        LaneFacts { fee_cap: Some(1_000), ..facts(view(LaneStatus::Active, parcels)) }
+    };
+    for (most, base_fee, is_at_cap) in [
+        (1_000, Some(1_001), true),
+        (950, Some(951), true),
+        (1_000, Some(1_000), false),
+        // A dearer one is within the cap, and its sender sees to that.
+        (900, Some(5_000), false),
+        (1_000, None, false),
+    ] {
+        let expected = is_at_cap.then_some(Nonce(5));
+        assert_eq!(super::at_cap(&paying(most), base_fee), expected, "{most} of 1000 where {base_fee:?} is asked for");
+    }
+    assert_eq!(super::at_cap(&LaneFacts { fee_cap: None, ..paying(1_000) }, Some(5_000)), None, "no cap is known");
+}
+
+/// A transaction that pays so much for a unit of gas.
+fn signed(most: u128) -> SignedAttempt {
+    let signer = alloy::signers::local::PrivateKeySigner::from_slice(&[1; 32]).unwrap();
+    let mut transaction =
+        TxEip1559 { max_fee_per_gas: most, to: Address::repeat_byte(1).into(), ..TxEip1559::default() };
+    let signature = signer.sign_transaction_sync(&mut transaction).unwrap();
+    let bytes = transaction.into_signed(signature).encoded_2718();
+    SignedAttempt { hash: AttemptHash([9; 32]), kind: AttemptKind::Carry, bytes: bytes.into(), fee: Some(most) }
+}
+
+#[test]
+fn a_chains_price_is_what_its_furthest_node_says() {
+    let view = LaneView {
+        name: LaneName::new("first").unwrap(),
+        destination: Destination::new("board").unwrap(),
+        window: 16,
+        next: Nonce(0),
+        settled: Nonce(0),
+        status: LaneStatus::Active,
+        under_way: 0,
+        parcels: Vec::new(),
+    };
+    let lane = LaneFacts { view, at_cap: None, fee_cap: Some(1), chain: Some("main".to_owned()) };
+    let node = |chain: &str, chain_id, head, base_fee| NodeFacts {
+        chain: chain.to_owned(),
+        chain_id: 1,
+        node: "a".to_owned(),
+        says: Ok(NodeSays { chain_id, head, base_fee: Some(base_fee) }),
+    };
+    let nodes = [node("main", 1, 7, 70), node("main", 1, 8, 80), node("main", 2, 9, 90), node("side", 1, 10, 100)];
+    assert_eq!(base_fee(&lane, &nodes), Some(80), "and not what a node of another chain says");
+    assert_eq!(base_fee(&LaneFacts { chain: None, ..lane }, &nodes), None);
 }
 
 #[test]
@@ -211,15 +274,22 @@ fn a_listener_waits_is_halted_or_lags() {
         finalized: None,
         head: None,
         looked_at_ms: None,
-        behind_blocks: None,
+        behind_blocks: Some(0),
         behind_ms: None,
         nodes: Vec::new(),
     };
     check(&listener(&base), &[(Level::Well, "at 7")]);
+    let timer = WireListener { origin: None, behind_blocks: None, ..base.clone() };
+    check(&listener(&timer), &[(Level::Well, "at 7")]);
+    let unseen = WireListener { behind_blocks: None, ..base.clone() };
+    check(&listener(&unseen), &[(Level::Look, "how far it is behind is not known: no block of main was seen")]);
+    let elsewhere =
+        WireListener { state: ListenerState::Elsewhere, behind_blocks: None, behind_ms: Some(1), ..base.clone() };
+    check(&listener(&elsewhere), &[(Level::Well, "at 7; another process reads it")]);
     let why = Some("why".to_owned());
     let halted = WireListener { state: ListenerState::Halted, detail: why.clone(), ..base.clone() };
     check(&listener(&halted), &[(Level::Bad, "it is halted: why")]);
-    let waits = WireListener { state: ListenerState::Waits, detail: why, ..base.clone() };
+    let waits = WireListener { state: ListenerState::Waits, detail: why, behind_blocks: None, ..base.clone() };
     check(&listener(&waits), &[(Level::Look, "it waits: why")]);
     check(&listener(&WireListener { behind_blocks: Some(500), ..base.clone() }), &[(Level::Look, "500 blocks")]);
     check(&listener(&WireListener { behind_ms: Some(900_000), ..base }), &[(Level::Look, "main is 900 s old")]);
@@ -229,12 +299,13 @@ fn a_listener_waits_is_halted_or_lags() {
 fn nodes_and_accounts_are_looked_at_one_by_one() {
     let node = |name: &str, says| NodeFacts { chain: "main".to_owned(), chain_id: 1, node: name.to_owned(), says };
     let away = || Err("no".to_owned());
-    check(&nodes(&[node("a", Ok((1, 50)))]), &[(Level::Well, "at block 50")]);
+    let at = |chain_id, head| Ok(NodeSays { chain_id, head, base_fee: None });
+    check(&nodes(&[node("a", at(1, 50))]), &[(Level::Well, "at block 50")]);
     check(&nodes(&[node("a", away())]), &[(Level::Bad, "it does not answer")]);
-    check(&nodes(&[node("a", away()), node("b", Ok((1, 9)))]), &[(Level::Look, "node a"), (Level::Well, "node b")]);
-    check(&nodes(&[node("a", Ok((5, 50)))]), &[(Level::Bad, "it is on chain 5, not 1")]);
+    check(&nodes(&[node("a", away()), node("b", at(1, 9))]), &[(Level::Look, "node a"), (Level::Well, "node b")]);
+    check(&nodes(&[node("a", at(5, 50))]), &[(Level::Bad, "it is on chain 5, not 1")]);
     check(
-        &nodes(&[node("a", Ok((1, 50))), node("b", Ok((1, 9)))]),
+        &nodes(&[node("a", at(1, 50)), node("b", at(1, 9))]),
         &[(Level::Well, "node a"), (Level::Look, "41 blocks behind")],
     );
 }
@@ -298,6 +369,7 @@ fn the_worst_comes_first() {
         tools: Vec::new(),
         lanes: Ok(Vec::new()),
         listeners: Ok(Vec::new()),
+        wanted_listeners: Vec::new(),
         nodes: Vec::new(),
         accounts: Vec::new(),
     };
@@ -307,4 +379,18 @@ fn the_worst_comes_first() {
     check(&findings(&lanes), &[(Level::Bad, "routes away"), (Level::Look, "in memory")]);
     let server = Facts { vitals: Err("not reached".to_owned()), ..lanes };
     check(&findings(&server), &[(Level::Bad, "store not reached")]);
+    let evicting = Vitals::Redis(RedisVitals {
+        settings: [("appendonly", "yes"), ("appendfsync", "always"), ("maxmemory-policy", "allkeys-lru")]
+            .map(|(name, value)| (name.to_owned(), value.to_owned()))
+            .into(),
+        log_is_written: true,
+        ..RedisVitals::default()
+    });
+    let refused = Facts { vitals: Ok(evicting), ..server };
+    check(&findings(&refused), &[(Level::Bad, "maxmemory-policy is allkeys-lru")]);
+    // What there is to be and is not is told.
+    let unread = Facts { vitals: Ok(Vitals::Memory), routes: Ok(Vec::new()), ..refused };
+    let unread = Facts { lanes: Ok(Vec::new()), listeners: Ok(Vec::new()), ..unread };
+    let unread = Facts { wanted_listeners: vec!["price@main".to_owned()], ..unread };
+    check(&findings(&unread), &[(Level::Look, "in memory"), (Level::Look, "listener price@main it has read nothing")]);
 }

@@ -1,6 +1,6 @@
 //! What is looked at: the store through its own eyes, its file or server, nodes and accounts.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,7 +22,7 @@ use tokio::sync::OnceCell;
 use super::Here;
 use crate::api::WireListener;
 use crate::config::ChainConfig;
-use crate::plan::{Delivery, Plan};
+use crate::plan::{Delivery, Plan, WorkPlan};
 
 /// How long anything that is asked has to answer.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
@@ -45,6 +45,10 @@ pub struct Outside {
     accounts: Vec<Account>,
     /// The destinations that answers are brought to one by one, as webhooks or into lists.
     couriers: BTreeSet<String>,
+    /// Who is called to work, by their routes.
+    works: BTreeMap<String, Arc<WorkPlan>>,
+    /// The listeners of chains that there are to be.
+    listeners: Vec<String>,
 }
 
 /// An account that sends.
@@ -57,6 +61,7 @@ struct Account {
     balance_min: Option<u128>,
     window: u32,
     gas: Option<u64>,
+    fee_cap: u128,
 }
 
 impl Outside {
@@ -81,10 +86,12 @@ impl Outside {
                 balance_min: to.balance_min(),
                 window: to.window(),
                 gas: to.gas(),
+                fee_cap: to.fee_cap(),
             }));
         }
         let chains = plan.chains.iter().map(|(name, chain)| (name.clone(), chain.clone())).collect();
-        Outside { store: url.to_owned(), chains, accounts, couriers }
+        let (works, listeners) = (plan.works(), plan.listeners());
+        Outside { store: url.to_owned(), chains, accounts, couriers, works, listeners }
     }
 }
 
@@ -95,9 +102,11 @@ pub(super) struct Facts {
     pub(super) disk: Option<Disk>,
     pub(super) now_ms: u64,
     pub(super) routes: Result<Vec<RouteFacts>, String>,
-    pub(super) tools: Vec<(String, Option<Away>)>,
+    pub(super) tools: Vec<ToolFacts>,
     pub(super) lanes: Result<Vec<LaneFacts>, String>,
     pub(super) listeners: Result<Vec<WireListener>, String>,
+    /// The listeners of chains that there are to be, whoever runs them.
+    pub(super) wanted_listeners: Vec<String>,
     pub(super) nodes: Vec<NodeFacts>,
     pub(super) accounts: Vec<AccountFacts>,
 }
@@ -134,8 +143,34 @@ impl Unreached {
 #[derive(Clone, Debug)]
 pub(super) struct LaneFacts {
     pub(super) view: LaneView,
-    /// The lowest slot that pays all that it may and is not mined.
+    /// The lowest slot that pays all that it may and is not mined, as whoever sends on it says.
     pub(super) at_cap: Option<Nonce>,
+    /// What a unit of gas may cost on it at the most, in wei, by the configuration.
+    pub(super) fee_cap: Option<u128>,
+    /// Which chain it is on, by the configuration.
+    pub(super) chain: Option<String>,
+}
+
+/// Who works on a route, as found by whoever calls it or by asking now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct ToolFacts {
+    pub(super) route: String,
+    pub(super) found: ToolFound,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum ToolFound {
+    /// This process calls it; since when it is away, if it is.
+    Called(Option<Away>),
+    /// Another process calls it; what it said now to this one.
+    Asked(Result<(), String>),
+}
+
+impl ToolFacts {
+    /// Whether it cannot be asked.
+    pub(super) fn is_away(&self) -> bool {
+        matches!(self.found, ToolFound::Called(Some(_)) | ToolFound::Asked(Err(_)))
+    }
 }
 
 /// The disk that a store's file is on.
@@ -151,8 +186,16 @@ pub(super) struct NodeFacts {
     pub(super) chain: String,
     pub(super) chain_id: u64,
     pub(super) node: String,
-    /// Its chain and its newest block.
-    pub(super) says: Result<(u64, u64), String>,
+    pub(super) says: Result<NodeSays, String>,
+}
+
+/// A node's chain and its newest block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct NodeSays {
+    pub(super) chain_id: u64,
+    pub(super) head: u64,
+    /// What a unit of gas costs there at the least, in wei, if the chain has such a price.
+    pub(super) base_fee: Option<u128>,
 }
 
 /// What an account has, and what it needs.
@@ -214,12 +257,13 @@ impl Facts {
     /// Asks everybody.
     pub(super) async fn gather(store: &dyn Store, here: Here, outside: &Outside) -> Facts {
         let Here { listeners, tools, senders } = here;
-        let (vitals, nodes, mut accounts, routes, lanes) = tokio::join!(
+        let (vitals, nodes, mut accounts, routes, lanes, tools) = tokio::join!(
             within(async { vitals(&outside.store).await.map_err(|error| error.to_string()) }),
             nodes_of(outside),
             join_all(outside.accounts.iter().map(|account| account_of(account, outside))),
             within(async { routes(store, outside).await.map_err(|error| error.to_string()) }),
-            within(async { lanes(store, &senders).await.map_err(|error| error.to_string()) }),
+            within(async { lanes(store, &senders, outside).await.map_err(|error| error.to_string()) }),
+            tools_of(tools, outside),
         );
         let disk = match &vitals {
             Ok(Vitals::Sqlite(file)) => disk_of(Path::new(&file.path)),
@@ -230,7 +274,8 @@ impl Facts {
             account.gas = account.gas.or_else(|| gas_of(&seen()?.view));
         }
         let now_ms = roundtrip::clock::Clock::now(&roundtrip::clock::SystemClock::new()).0;
-        Facts { vitals, disk, now_ms, routes, tools, lanes, listeners, nodes, accounts }
+        let wanted_listeners = outside.listeners.clone();
+        Facts { vitals, disk, now_ms, routes, tools, lanes, listeners, wanted_listeners, nodes, accounts }
     }
 }
 
@@ -267,13 +312,33 @@ async fn undelivered(store: &dyn Store, route: &RouteView) -> Result<Option<Unix
     Ok(oldest)
 }
 
-async fn lanes(store: &dyn Store, senders: &[Arc<SenderStats>]) -> Result<Vec<LaneFacts>, StoreError> {
+async fn lanes(
+    store: &dyn Store,
+    senders: &[Arc<SenderStats>],
+    outside: &Outside,
+) -> Result<Vec<LaneFacts>, StoreError> {
     let mut whole = Vec::new();
     for lane in store.lanes().await? {
         let at_cap = senders.iter().find_map(|sender| sender.at_cap(&lane.name));
-        whole.extend(store.lane(lane.name).await?.map(|view| LaneFacts { view, at_cap }));
+        let account = outside.accounts.iter().find(|account| account.lane == lane.name.as_str());
+        let (fee_cap, chain) = (account.map(|account| account.fee_cap), account.map(|account| account.chain.clone()));
+        whole.extend(store.lane(lane.name).await?.map(|view| LaneFacts { view, at_cap, fee_cap, chain }));
     }
     Ok(whole)
+}
+
+/// How the tools are, by what this process knows of those that it calls; the others are asked, as nodes are.
+async fn tools_of(called: Vec<(String, Option<Away>)>, outside: &Outside) -> Vec<ToolFacts> {
+    let others = outside.works.iter().filter(|(route, _)| called.iter().all(|(known, _)| known != *route));
+    let asked = join_all(others.map(|(route, work)| async move {
+        let found = within(work.ask()).await;
+        ToolFacts { route: route.clone(), found: ToolFound::Asked(found) }
+    }));
+    let called = called.into_iter().map(|(route, away)| ToolFacts { route, found: ToolFound::Called(away) });
+    let mut tools: Vec<ToolFacts> = called.collect();
+    tools.extend(asked.await);
+    tools.sort_by(|one, other| one.route.cmp(&other.route));
+    tools
 }
 
 fn disk_of(file: &Path) -> Option<Disk> {
@@ -293,7 +358,7 @@ async fn nodes_of(outside: &Outside) -> Vec<NodeFacts> {
         let says = within(async {
             let id = rpc.chain_id().await.map_err(|error| error.to_string())?;
             let head = rpc.head().await.map_err(|error| error.to_string())?;
-            Ok((id, head.at.height.0))
+            Ok(NodeSays { chain_id: id, head: head.at.height.0, base_fee: head.base_fee })
         });
         bare(rpc.name().to_owned(), says.await)
     }))

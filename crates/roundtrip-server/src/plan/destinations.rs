@@ -313,6 +313,11 @@ impl Transactions {
         }
     }
 
+    /// What a unit of gas may cost at the most, in wei.
+    pub(crate) fn fee_cap(&self) -> u128 {
+        self.options.fee_cap
+    }
+
     fn chain(&self, chain: &ChainConfig, signers: BTreeMap<LaneName, LaneSigner>) -> Result<EvmChain, anyhow::Error> {
         let mut nodes = nodes(chain)?.into_iter();
         let first = nodes.next().ok_or_else(|| anyhow::anyhow!("a chain without a node"))?;

@@ -218,6 +218,23 @@ impl Plan {
         Ok(scope)
     }
 
+    /// Who is called to work over the network, by their routes.
+    pub(crate) fn works(&self) -> BTreeMap<String, Arc<WorkPlan>> {
+        let work = |(name, route): (&String, &RoutePlan)| {
+            let work = route.work.clone().filter(|work| work.is_service())?;
+            Some((name.clone(), work))
+        };
+        self.routes.iter().filter_map(work).collect()
+    }
+
+    /// The listeners of chains, whichever process runs them.
+    pub(crate) fn listeners(&self) -> Vec<String> {
+        let of_route = |(name, plan): (&String, &RoutePlan)| {
+            plan.feeds().map(|origin| listener(name, origin)).collect::<Vec<String>>()
+        };
+        self.routes.iter().flat_map(of_route).collect()
+    }
+
     /// What is called at each destination of transactions.
     pub(crate) fn calls(&self) -> BTreeMap<String, ContractCall> {
         let called = |(name, delivery): (&String, &Delivery)| match delivery {

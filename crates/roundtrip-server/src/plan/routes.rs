@@ -34,7 +34,7 @@ pub struct RoutePlan {
     lists: Vec<ListSourceConfig>,
     every: Option<EveryConfig>,
     /// Whom the program asks to work on it, if it does.
-    pub(super) work: Option<WorkPlan>,
+    pub(super) work: Option<Arc<WorkPlan>>,
 }
 
 /// What a route reads of one chain.
@@ -112,7 +112,7 @@ pub(super) fn plan(
     let intake = intake(findings, name, config, &identity);
     let work = config.work.as_ref().map(|work| super::work::plan(findings, name, work, config.to.is_some()));
     // What makes no sense is told by now, and keeps nothing else from being looked at.
-    let (policy, work) = (policy.unwrap_or_default(), work.flatten());
+    let (policy, work) = (policy.unwrap_or_default(), work.flatten().map(Arc::new));
     Some(RoutePlan { policy, intake, route, feeds, mempools, lists, every, work })
 }
 

@@ -345,6 +345,22 @@ impl WorkPlan {
         Ok(relay)
     }
 
+    /// Whether it is somebody who is called over the network, and not a contract or nobody.
+    pub(super) fn is_service(&self) -> bool {
+        matches!(self.kind, Kind::Http(_) | Kind::Grpc(..))
+    }
+
+    /// What the tool says of itself now, if it is asked: its `health`, or else whether it is there.
+    pub(crate) async fn ask(&self) -> Result<(), String> {
+        let made = self.made(Arc::new(SystemClock::new()), None).map_err(|(_, why)| why)?;
+        match (&made.watch, &made.probe) {
+            (Some((watch, _)), _) => watch.ask().await,
+            (None, Probe::Http(tool)) => tool.probe().await,
+            (None, Probe::Grpc(tool)) => tool.probe().await,
+            (None, Probe::Call(_) | Probe::Nothing) => Ok(()),
+        }
+    }
+
     /// Finds out whether the tool is there, and is what the configuration says.
     pub(super) async fn probe(&self, loaded: &Loaded, name: &str, faults: &mut Vec<Fault>) {
         let path = ["routes", name, "work"];

@@ -218,10 +218,13 @@ async fn a_process_without_the_api_is_watched_at_a_door_of_its_own() {
     );
     let program = Program::start_as(folder.path(), &config, &[], &["send"]);
     let door = program.metrics().to_owned();
-    for path in ["/health", "/ready"] {
+    for path in ["/health", "/ready", "/v1/counts", "/v1/routes", "/v1/lanes", "/v1/listeners"] {
         assert_eq!(program.get_at(&door, path).await.0, StatusCode::OK, "{path}");
     }
-    for path in ["/v1/counts", "/docs", "/v1/openapi.json"] {
+    // Each process tells the doctor what only it knows.
+    let (_, diagnosis) = program.get_at(&door, "/v1/doctor").await;
+    assert_eq!(diagnosis["findings"].as_array().map(Vec::len), Some(2), "its store and its route: {diagnosis}");
+    for path in ["/v1/requests", "/docs", "/v1/openapi.json"] {
         assert_eq!(program.get_at(&door, path).await.0, StatusCode::NOT_FOUND, "{path}");
     }
     let up = |scrape: &Scrape, up: f64| scrape.value("roundtrip_store_up") == up;

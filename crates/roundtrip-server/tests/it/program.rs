@@ -3,6 +3,7 @@
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -18,9 +19,9 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// A running program; killed when it goes.
 pub(crate) struct Program {
     child: Child,
-    /// What it said up to its start, and whoever hears the rest.
-    said: Vec<String>,
-    heard: Option<JoinHandle<Vec<String>>>,
+    /// What it said so far, and whoever hears the rest.
+    said: Arc<Mutex<Vec<String>>>,
+    heard: Option<JoinHandle<()>>,
     base: String,
     /// Where its metrics are served besides.
     metrics: Option<String>,
@@ -75,7 +76,11 @@ impl Program {
             }
         }
         assert!(running, "it does not run: {said:?}");
-        let heard = Some(std::thread::spawn(move || lines.map_while(Result::ok).collect()));
+        let said = Arc::new(Mutex::new(said));
+        let hears = said.clone();
+        let heard =
+            std::thread::spawn(move || lines.map_while(Result::ok).for_each(|line| hears.lock().unwrap().push(line)));
+        let heard = Some(heard);
         let address = address.unwrap_or_default();
         Program { child, said, heard, base: format!("http://{address}"), metrics, client, token: None }
     }
@@ -156,8 +161,13 @@ impl Program {
     pub(crate) fn stop(mut self) -> String {
         let asked = Command::new("kill").arg("-TERM").arg(self.child.id().to_string()).status().unwrap();
         assert!(asked.success() && self.child.wait().unwrap().success());
-        let said = self.said.drain(..).chain(self.heard.take().unwrap().join().unwrap());
-        said.collect::<Vec<_>>().join("\n")
+        self.heard.take().unwrap().join().unwrap();
+        self.log()
+    }
+
+    /// All that it said so far.
+    pub(crate) fn log(&self) -> String {
+        self.said.lock().unwrap().join("\n")
     }
 
     /// As if the power went.

@@ -335,7 +335,11 @@ impl Sender {
         lane.memory.gaps.clone_from(&plan.gaps);
         lane.memory.broke = plan.broke;
         lane.memory.highest = plan.highest;
-        lane.stopped = view.status == LaneStatus::Stopped || plan.observe.is_some();
+        let stopped = view.status == LaneStatus::Stopped || plan.observe.is_some();
+        let was_stopped = std::mem::replace(&mut lane.stopped, stopped);
+        if let Some(outside) = plan.observe.filter(|_| !was_stopped) {
+            tracing::error!(lane = %lane.name, outside = outside.0, "the chain has seen more of this lane than the store: it stops until reconciled");
+        }
         let paused = matches!(view.status, LaneStatus::Paused { .. });
         self.replace_failed(&mut plan, parcel).await?;
         if !self.settle(lane, token, &plan, paused).await? {
@@ -455,9 +459,6 @@ impl Sender {
         }
         for (nonce, expected, sight) in plan.settles.iter().cloned() {
             ops.push(Op::Settle(Settle { lane: lane.name.clone(), owner, nonce, expected, sight }));
-        }
-        if let Some(outside) = plan.observe {
-            tracing::error!(lane = %lane.name, outside = outside.0, "the chain has seen more of this lane than the store: it stops until reconciled");
         }
         for batch in batches(ops) {
             let outcomes = persist::apply(&*self.store, batch).await?;

@@ -333,6 +333,10 @@ impl Drop for Hints {
     }
 }
 
+/// The epoch of whoever takes none: earlier than every other.
+#[cfg(any(feature = "sqlite", feature = "postgres", feature = "redis"))]
+pub(crate) const NO_EPOCH: u64 = 0;
+
 /// How much a store keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
@@ -414,6 +418,18 @@ pub enum StoreError {
         /// The newest format that this version reads.
         known: u32,
     },
+    /// The store was written by an older version.
+    #[error(
+        "{path} has version {found}, and this program reads {known}: bring it there first (`roundtrip store migrate`)"
+    )]
+    OlderFormat {
+        /// The store.
+        path: String,
+        /// Its version.
+        found: u32,
+        /// The version that this program reads.
+        known: u32,
+    },
     /// The file is something else.
     #[error("{path} is not a Roundtrip store: {reason}")]
     NotAStore {
@@ -469,6 +485,13 @@ pub(crate) fn check_batch(batch: &[Op]) -> Result<usize, StoreError> {
     Ok(bytes)
 }
 
+/// The file of an embedded store, if this URL names one.
+pub fn file_of(url: &str) -> Option<&std::path::Path> {
+    let path = url.strip_prefix("sqlite:")?;
+    let path = path.strip_prefix("//").unwrap_or(path);
+    (!path.trim_start_matches('/').is_empty()).then(|| path.as_ref())
+}
+
 /// Opens the store that a URL names, with natural batching in front of it. Needs a
 /// tokio runtime.
 ///
@@ -489,6 +512,27 @@ pub fn open(url: &str, options: Options) -> Result<Arc<dyn Store>, StoreError> {
         #[cfg(feature = "redis")]
         Some((scheme, _)) if RedisStore::SCHEMES.contains(&scheme) => {
             Ok(Arc::new(Batched::new(RedisStore::new(url, options)?)))
+        }
+        _ => Err(StoreError::BadUrl { url: without_password(url) }),
+    }
+}
+
+/// Opens the store that a URL names for whoever only looks: nothing is made, upgraded or written, not even that
+/// somebody was there, and a file may be in use by its owner meanwhile. Writes are refused as
+/// [`StoreError::ReadOnly`]. What is not there or of an older version is told by [`condition`]; a store in
+/// memory cannot be looked at from outside. Needs a tokio runtime.
+pub fn look(url: &str, options: Options) -> Result<Arc<dyn Store>, StoreError> {
+    match url.split_once(':') {
+        #[cfg(feature = "sqlite")]
+        Some(("sqlite", path)) if !path.trim_start_matches('/').is_empty() => {
+            let path = path.strip_prefix("//").unwrap_or(path);
+            Ok(Arc::new(SqliteReader::open(path, Arc::new(SystemClock::new()), options)?))
+        }
+        #[cfg(feature = "postgres")]
+        Some(("postgres" | "postgresql", _)) => Ok(Arc::new(PostgresStore::new(url, options)?.looking())),
+        #[cfg(feature = "redis")]
+        Some((scheme, _)) if RedisStore::SCHEMES.contains(&scheme) => {
+            Ok(Arc::new(RedisStore::new(url, options)?.looking()))
         }
         _ => Err(StoreError::BadUrl { url: without_password(url) }),
     }

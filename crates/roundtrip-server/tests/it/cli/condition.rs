@@ -1,12 +1,12 @@
 //! Looking makes no store and changes none; and a store that is away is told as that.
 
 use std::io::{BufRead, BufReader};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use roundtrip::testkit::servers::{PostgresServer, RedisServer};
 
-use super::{PROGRAM, Shell};
+use super::{PROGRAM, Program, Shell};
 
 /// The schema as the first version left it.
 const FIRST: &str = include_str!("../../../../roundtrip/src/store/postgres/schema/0001.sql");
@@ -62,6 +62,69 @@ fn a_look_makes_no_store() {
     }
 }
 
+/// All that is in a store, as bytes or as its server tells it.
+fn content(url: &str, postgres: &PostgresServer, redis: &RedisServer, folder: &Path) -> String {
+    match url {
+        url if url.starts_with("postgres") => {
+            let tables = sql(postgres, "SELECT tablename FROM pg_tables WHERE schemaname = 'here' ORDER BY 1");
+            let rows = |table: &str| sql(postgres, &format!("SELECT t.*, xmin FROM here.{table} t ORDER BY t.*::text"));
+            tables.lines().map(|table| format!("{table}: {}\n", rows(table))).collect()
+        }
+        url if url.starts_with("redis") => {
+            let keys = redis.said(&["--scan"]).unwrap();
+            let mut keys: Vec<&str> = keys.lines().collect();
+            keys.sort_unstable();
+            keys.into_iter().map(|key| format!("{key}: {}\n", redis.said(&["DUMP", key]).unwrap())).collect()
+        }
+        _ => {
+            let mut files: Vec<_> = std::fs::read_dir(folder).unwrap().map(|file| file.unwrap().path()).collect();
+            files.sort_unstable();
+            // Not what processes agree by on who uses it.
+            let lasts = |file: &&PathBuf| !["-shm", ".lock"].iter().any(|end| file.to_string_lossy().ends_with(end));
+            let files = files.iter().filter(lasts);
+            files.map(|file| format!("{}: {:?}\n", file.display(), std::fs::read(file).unwrap())).collect()
+        }
+    }
+}
+
+/// Whoever only looks leaves no trace, not even that somebody was there.
+#[test]
+fn a_look_leaves_a_store_as_it_is() {
+    let (postgres, redis) = (PostgresServer::start(&[]).unwrap(), RedisServer::start(RedisServer::SYNCED).unwrap());
+    for url in ["sqlite:here.db".to_owned(), postgres.url("here"), redis.url("here")] {
+        let folder = tempfile::tempdir().unwrap();
+        configured(folder.path(), &url);
+        let shell = Shell::alone(folder.path());
+        shell.says(&["store", "migrate"]);
+        let config = std::fs::read_to_string(folder.path().join("roundtrip.toml")).unwrap();
+        Program::start(folder.path(), &config).stop();
+        let id = shell.json(&["requests", "submit", "work", "1"])["id"].as_str().unwrap().to_owned();
+
+        let before = content(&url, &postgres, &redis, folder.path());
+        assert!(before.len() > 100, "{url}: {before}");
+        let looks: [&[&str]; 11] = [
+            &["routes", "list"],
+            &["lanes", "list"],
+            &["listeners"],
+            &["dead", "list"],
+            &["dead", "retry", "--all"],
+            &["requests", "list"],
+            &["requests", "show", &id],
+            &["doctor"],
+            &["top", "--once"],
+            &["check"],
+            &["store", "verify"],
+        ];
+        for look in looks {
+            let looked = shell.run(look);
+            assert!(look[0] == "doctor" || looked.code == Some(0), "{look:?} at {url}: {looked:?}");
+            assert_eq!(content(&url, &postgres, &redis, folder.path()), before, "{look:?} at {url}");
+        }
+        shell.says(&["requests", "cancel", &id]);
+        assert_ne!(content(&url, &postgres, &redis, folder.path()), before, "{url}: an order changes something");
+    }
+}
+
 #[test]
 fn a_look_leaves_an_older_schema_as_it_is() {
     let (postgres, folder) = (PostgresServer::start(&[]).unwrap(), tempfile::tempdir().unwrap());
@@ -110,5 +173,28 @@ fn a_server_that_is_away_is_told_as_that() {
         run.kill().unwrap();
         run.wait().unwrap();
         assert!(is_told, "{server}");
+    }
+}
+
+/// A host that takes connections and never says a word.
+#[test]
+fn a_server_that_is_silent_is_told_within_a_bound() {
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = silent.local_addr().unwrap();
+    for (url, server) in [
+        (format!("postgres://me:secret@{address}/orders"), format!("postgres at {address}")),
+        (format!("redis://me:secret@{address}"), format!("redis at {address}")),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        configured(folder.path(), &url);
+        let shell = Shell::alone(folder.path());
+        for look in [&["routes", "list"][..], &["check"], &["store", "migrate"]] {
+            let said = shell.refuses(look);
+            assert!(said.contains("no answer within") || said.contains("was not reached"), "{look:?} says {said}");
+            assert!(!said.contains("secret"), "{look:?} says {said}");
+        }
+        let found = shell.run(&["doctor"]);
+        assert_eq!(found.code, Some(4), "{found:?}");
+        assert!(found.out.contains("BAD   store"), "{server}: {found:?}");
     }
 }

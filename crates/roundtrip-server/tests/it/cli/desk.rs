@@ -39,13 +39,16 @@ async fn an_instance_is_found_by_its_configuration_or_named() {
     let said = away().with("ROUNDTRIP_TOKEN", &forged).refuses(&[&["routes", "list"][..], &url].concat());
     assert!(said.contains("does not know this caller") && !said.contains(&forged), "{said}");
     let said = away().with("ROUNDTRIP_TOKEN", &viewer).refuses(&[&["routes", "pause", "work"][..], &url].concat());
-    assert!(said.contains("needs one of the roles operator"), "{said}");
+    assert!(said.contains("needs one of the roles operator, and this token has none of them"), "{said}");
     let said = shell().refuses(&["routes", "list"]);
     assert!(said.contains("no token could be signed") && said.contains("API_SECRET"), "{said}");
-    // The store of an instance is not touched beside it.
-    let said = Shell::alone(folder.path()).with("API_SECRET", SECRET).refuses(&["routes", "list"]);
+    // The store of an instance can be looked at beside it, and takes orders from nobody else.
+    let beside = || Shell::alone(folder.path()).with("API_SECRET", SECRET);
+    assert!(beside().says(&["routes", "list"]).contains("work"));
+    assert!(shell().says(&["routes", "list", "--store", "sqlite:store.db"]).contains("work"));
+    let said = beside().refuses(&["routes", "pause", "work"]);
     assert!(said.contains("is in use by process") && said.contains("--url"), "{said}");
-    let said = shell().refuses(&["routes", "list", "--store", "sqlite:store.db"]);
+    let said = shell().refuses(&["routes", "pause", "work", "--store", "sqlite:store.db"]);
     assert!(said.contains("is in use by process"), "{said}");
 }
 

@@ -3,12 +3,12 @@
 use roundtrip::testkit::servers::{PostgresServer, RedisServer};
 use serde_json::json;
 
-use super::Shell;
+use super::{Shell, roomy_folder};
 use crate::program::Program;
 
 #[tokio::test]
 async fn the_exit_code_tells_and_findings_say_what_to_do() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = roomy_folder();
     let config = "[store]\nurl = \"sqlite:store.db\"\n[routes.small]\ncapacity = 2\n[routes.work]\n";
     let program = Program::start(folder.path(), config);
     let beside = Shell::beside(folder.path(), &program);
@@ -58,5 +58,7 @@ async fn servers_are_asked_how_they_are_set() {
         .unwrap();
     let found = Shell::alone(folder.path()).run(&["doctor"]);
     assert_eq!(found.code, Some(4), "a start on such a server is refused, and the doctor says why: {found:?}");
-    assert!(found.out.contains("BAD   store on Redis: maxmemory-policy is allkeys-lru"), "{found:?}");
+    assert!(found.out.contains("maxmemory-policy is allkeys-lru"), "{found:?}");
+    assert!(found.out.contains("set `maxmemory-policy noeviction`"), "{found:?}");
+    assert!(found.out.ends_with("1 bad, 1 to look at\n"), "once, and that no instance runs: {found:?}");
 }

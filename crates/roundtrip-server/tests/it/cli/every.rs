@@ -56,7 +56,11 @@ const ALL: [Tried; 32] = [
     tried("lanes pause", &["b --reason why", "b --json"], ("nowhere", "no lane of this name")),
     tried("lanes cancel", &["a --nonce 0", "a --nonce 1 --json"], ("a --nonce 99", "nothing is on slot 99")),
     tried("lanes resume", &["b", "b --json"], ("nowhere", "no lane of this name")),
-    tried("lanes rebuild", &["a --no-wait", "a --no-wait --json"], ("nowhere", "sends no transactions to \"nowhere\"")),
+    tried(
+        "lanes rebuild",
+        &["a --no-wait", "a --no-wait --json"],
+        ("nowhere", "no lane and no destination with lanes is called \"nowhere\""),
+    ),
     tried("routes list", &["", "--json"], (NOBODY_THERE, "nobody answers there")),
     tried("routes pause", &["plain", "plain --json"], ("nowhere", "route nowhere is not defined")),
     tried("routes resume", &["plain", "plain --json"], ("nowhere", "route nowhere is not defined")),

@@ -100,7 +100,7 @@ async fn every_order_of_a_lane() {
     for (arguments, part) in [
         (&["lanes", "reconcile", "a", "--next", "1000000"][..], "only a stopped lane is reconciled"),
         (&["lanes", "cancel", "a", "--nonce", "999999"], "nothing is on slot 999999"),
-        (&["lanes", "rebuild", "nowhere"], "sends no transactions to \"nowhere\""),
+        (&["lanes", "rebuild", "nowhere"], "no lane and no destination with lanes is called \"nowhere\""),
     ] {
         let said = shell.refuses(arguments);
         assert!(said.contains(part), "{arguments:?} says {said}");

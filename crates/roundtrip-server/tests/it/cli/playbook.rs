@@ -4,6 +4,7 @@ use std::io::Write;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
 use alloy::primitives::{Bytes, U64};
 use roundtrip::testkit::servers::RedisServer;
@@ -13,7 +14,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use super::lanes::blocks_every;
-use super::{LOOKS_MAX, PROGRAM, Shell};
+use super::{LOOKS_MAX, PROGRAM, Shell, roomy_folder};
 use crate::chain::{Site, work};
 use crate::program::Program;
 use crate::tool::{HttpServer, says};
@@ -174,7 +175,7 @@ http = {{ url = "http://{address}/", health = "http://{address}/health", health_
     let refused = page.shell.run(&page.words("check"));
     assert!(refused.err.contains("routes.watched.work.http.health: it is not well"), "{refused:?}");
     assert!(page.says("requests list --route plain").contains("it cannot be reached"));
-    // A store alone knows of those that were tried some times, too.
+    // Where no instance runs, the tool is asked, as nodes are; and the store knows who was tried some times.
     let (_, id) = asked[0].rsplit_once('/').unwrap();
     let tries = |shown: &Value| {
         let all = shown["timeline"]["entries"].as_array().map_or(&[][..], Vec::as_slice).iter();
@@ -183,10 +184,15 @@ http = {{ url = "http://{address}/", health = "http://{address}/health", health_
     page.shell.until(&["requests", "show", id], |shown| tries(shown) >= 3).await;
     program.stop();
     let alone = Shell::alone(folder.path()).run(&["doctor"]);
-    assert!(
-        alone.out.contains("LOOK  route plain: 1 requests wait for what their worker could not reach"),
-        "{alone:?}"
-    );
+    let (elsewhere, store) =
+        (tempfile::tempdir().unwrap(), format!("sqlite:{}", folder.path().join("store.db").display()));
+    for route in ["plain", "watched"] {
+        let told = format!("LOOK  tool of route {route}: it was asked from here, and cannot be");
+        assert!(alone.out.contains(&told), "{alone:?}");
+    }
+    let bare = Shell::alone(elsewhere.path()).run(&["doctor", "--store", &store]);
+    let told = "LOOK  route plain: 1 request waits for what its worker could not reach";
+    assert!(bare.out.contains(told) && !bare.out.contains("tool of route"), "{bare:?}");
     let _tool = HttpServer::on(TcpListener::bind(address).await.unwrap(), |_| says(200, "1"));
     let program = Program::start(folder.path(), &config);
     for one in asked {
@@ -459,7 +465,7 @@ async fn a_key_is_lost() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn dead_letters_pile_up() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = roomy_folder();
     let program = Program::start(folder.path(), "[store]\nurl = \"sqlite:store.db\"\n[routes.work]\n");
     for n in 0..4 {
         program.dead_letter("work", &format!("connection {n} refused")).await;
@@ -591,8 +597,15 @@ async fn the_store_is_away() {
         ready = program.get("/ready").await;
     }
     assert!(ready.0 == 503 && ready.1["detail"].as_str().unwrap().contains(&told), "{ready:?}");
+    for _ in 0..LOOKS_MAX {
+        if program.log().contains(&told) {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    assert!(program.log().contains(&told), "the log names the server");
     let (_, _way) = cuttable(redis.address().parse().unwrap(), Some(at)).await;
     page.until("doctor", |found| found["findings"].is_array() && bad(found).is_empty()).await;
     assert!(page.says("routes list").contains("work"));
-    assert!(program.stop().contains(&told), "the log names the server");
+    program.stop();
 }

@@ -39,7 +39,7 @@ use record::Record;
 use tally::Tally;
 pub use verify::{Fault, Verdict};
 
-use super::{MemoryStore, StoreError};
+use super::{MemoryStore, StoreError, without_password};
 use crate::clock::{Clock, SystemClock};
 use crate::words::UnixMs;
 
@@ -74,6 +74,14 @@ pub(crate) enum Purpose {
 }
 
 impl Place {
+    /// The name of both, if they are one as far as their names tell.
+    fn is(&self, other: &Place) -> Option<String> {
+        let (Place::Url(one), Place::Url(other)) = (self, other) else { return None };
+        let file = |url: &str| std::fs::canonicalize(super::file_of(url)?).ok();
+        let same = one == other || file(one).is_some_and(|one| file(other) == Some(one));
+        same.then(|| without_password(other))
+    }
+
     #[cfg_attr(
         not(any(feature = "sqlite", feature = "postgres", feature = "redis")),
         allow(unused_variables, reason = "a store in memory is opened in one way")
@@ -153,6 +161,12 @@ pub enum CopyError {
         /// The destination.
         place: String,
     },
+    /// The source and the destination are one.
+    #[error("{place} is where everything is already: copy to another place")]
+    Same {
+        /// The store.
+        place: String,
+    },
     /// Somebody worked on the source meanwhile.
     #[error("{place} was in use while it was copied: stop everything that uses it, then run the copy again")]
     Moved {
@@ -179,7 +193,7 @@ impl CopyError {
         match self {
             CopyError::Source(error) | CopyError::Destination(error) => error.is_retryable(),
             CopyError::Stopped | CopyError::Moved { .. } => true,
-            CopyError::NotEmpty { .. } | CopyError::Differs { .. } => false,
+            CopyError::NotEmpty { .. } | CopyError::Same { .. } | CopyError::Differs { .. } => false,
         }
     }
 }
@@ -193,6 +207,9 @@ pub async fn copy(
     on_progress: impl FnMut(Progress) -> ControlFlow<()> + Send + 'static,
 ) -> Result<Copied, CopyError> {
     let (from, to, mut on_progress) = (from.into(), to.into(), on_progress);
+    if let Some(place) = from.is(&to) {
+        return Err(CopyError::Same { place });
+    }
     let work = async move || {
         let mut source = from.open(Purpose::Read).await.map_err(CopyError::Source)?;
         let mut destination = to.open(Purpose::Fill).await.map_err(CopyError::Destination)?;

@@ -16,6 +16,7 @@ use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
 use super::tls::Dial;
+use super::wire::PgError;
 use crate::inbox::RouteNo;
 use crate::store::loan::told;
 use crate::store::projection::{Announcement, Facts, Step};
@@ -115,7 +116,7 @@ async fn notify(dial: Dial, pending: Arc<Pending>) {
 }
 
 /// Tells what is pending, again and again, until the connection breaks.
-async fn notify_all(dial: &Dial, pending: &Pending) -> Result<(), tokio_postgres::Error> {
+async fn notify_all(dial: &Dial, pending: &Pending) -> Result<(), PgError> {
     let (client, connection) = dial.connect().await?;
     let tell = async {
         client.batch_execute("SET synchronous_commit = off").await?;
@@ -134,7 +135,7 @@ async fn notify_all(dial: &Dial, pending: &Pending) -> Result<(), tokio_postgres
         }
     };
     tokio::select! {
-        ended = connection => ended,
+        ended = connection => Ok(ended?),
         ended = tell => ended,
     }
 }

@@ -8,6 +8,7 @@ use std::collections::HashMap;
 
 use tokio_postgres::Row;
 
+use super::condition::{number, version};
 use super::fetch::{each, ended, group, live, payload, seen};
 use super::wire::{Call, PgError, Wire, hash, int, param, time, uint};
 use super::{FIXTURES, NUMBERS, PostgresStore, Server, migrate, write};
@@ -32,7 +33,6 @@ const FIRST_PLACE: &str = "(0,0)";
 const SNAPSHOT: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY";
 /// Whoever reads all of a table does so in its order, and may take long between two pages.
 const SETTINGS: &str = "SET idle_in_transaction_session_timeout = 0; SET lock_timeout = 0";
-const IS_STORE: &str = "SELECT to_regclass('numbers') IS NOT NULL";
 const HAS_MARK: &str = "SELECT to_regclass('copying') IS NOT NULL";
 const MARK: &str = "SELECT mark FROM copying";
 const BEGIN_COPY: &str = "
@@ -109,16 +109,15 @@ impl PostgresKeeper {
         let (mut wire, mut outside) = (server.connect().await?, server.connect().await?);
         let fail = |error: PgError| error.at(&server.name);
         wire.run(SETTINGS).await.map_err(fail)?;
-        if purpose == Purpose::Read && !is_true(&mut wire, IS_STORE).await.map_err(fail)? {
-            let reason = format!("there is none in schema {}", server.schema);
-            return Err(StoreError::NotAStore { path: server.name, reason });
-        }
-        migrate::migrate(&mut wire, &server.name, &server.schema).await?;
         let mut version = None;
-        if purpose == Purpose::Read {
-            refuse_half_copied(&mut wire, &server.name).await?;
-            version = Some(version_of(&mut outside).await.map_err(fail)?);
-            wire.run(SNAPSHOT).await.map_err(fail)?;
+        match purpose {
+            Purpose::Read => {
+                must_be_current(&mut wire, &server).await?;
+                refuse_half_copied(&mut wire, &server.name).await?;
+                version = Some(version_of(&mut outside).await.map_err(fail)?);
+                wire.run(SNAPSHOT).await.map_err(fail)?;
+            }
+            Purpose::Fill => migrate::migrate(&mut wire, &server.name, &server.schema).await?,
         }
         Ok(PostgresKeeper { server, wire, outside, version, has_mark: false })
     }
@@ -198,6 +197,21 @@ impl PostgresKeeper {
             faults.push(Fault::new(format!("request number {}", seq.0), rule));
         }
         Ok(())
+    }
+}
+
+/// Refuses a schema that holds no store, or one of an older version: whoever reads brings nothing to this one.
+async fn must_be_current(wire: &mut Wire, server: &Server) -> Result<(), StoreError> {
+    let path = server.name.clone();
+    match (version(wire).await.map_err(|error| error.at(&server.name))?, migrate::KNOWN) {
+        (0, _) => {
+            let reason = format!("there is none in schema {}", server.schema);
+            Err(StoreError::NotAStore { path, reason })
+        }
+        (found, known) if found < known => {
+            Err(StoreError::OlderFormat { path, found: number(found), known: number(known) })
+        }
+        _ => Ok(()),
     }
 }
 
@@ -284,7 +298,7 @@ impl Keeper for PostgresKeeper {
     fn damage(&self, error: &PgError) -> Option<Fault> {
         match error {
             PgError::Damaged(damaged) => Some(Fault::new("the store", format!("is damaged: {damaged}"))),
-            PgError::Server(_) | PgError::Away(_) | PgError::Newer { .. } => None,
+            PgError::Server(_) | PgError::Away(_) | PgError::Silent { .. } | PgError::Newer { .. } => None,
         }
     }
 

@@ -13,7 +13,6 @@ pub(in crate::store) async fn condition(url: &str) -> Result<Condition, StoreErr
     let mut wire = server.connect().await?;
     let place = || place(url, &format!("schema {}", server.schema));
     let (found, known) = (version(&mut wire).await.map_err(|error| error.at(&server.name))?, migrate::KNOWN);
-    let number = |version: i32| u32::try_from(version).unwrap_or(0);
     Ok(match found {
         0 => Condition::Missing { place: place() },
         found if found < known => Condition::Older { place: place(), found: number(found), known: number(known) },
@@ -21,8 +20,12 @@ pub(in crate::store) async fn condition(url: &str) -> Result<Condition, StoreErr
     })
 }
 
+pub(super) fn number(version: i32) -> u32 {
+    u32::try_from(version).unwrap_or(0)
+}
+
 /// The schema's version; 0, if there is none. One that needs a newer program is refused.
-async fn version(wire: &mut Wire) -> Result<i32, PgError> {
+pub(super) async fn version(wire: &mut Wire) -> Result<i32, PgError> {
     if wire.query(IS_STARTED, Vec::new()).await?.is_empty() {
         return Ok(0);
     }

@@ -22,6 +22,7 @@ use tokio_postgres::{AsyncMessage, Client};
 
 use super::Topic;
 use super::tls::Dial;
+use super::wire::PgError;
 use crate::store::Hints;
 use crate::store::loan::told;
 
@@ -90,7 +91,7 @@ async fn listen(dial: Dial, channel: String, epoch: u64, hints: Weak<Hints>) {
 }
 
 /// Gives hints as they come, until the connection breaks.
-async fn listen_once(dial: &Dial, channel: &str, epoch: u64, hints: &Weak<Hints>) -> Result<(), tokio_postgres::Error> {
+async fn listen_once(dial: &Dial, channel: &str, epoch: u64, hints: &Weak<Hints>) -> Result<(), PgError> {
     let (client, mut connection) = dial.connect().await?;
     let receive = async {
         while let Some(message) = poll_fn(|context| connection.poll_message(context)).await {
@@ -115,7 +116,7 @@ async fn listen_once(dial: &Dial, channel: &str, epoch: u64, hints: &Weak<Hints>
 }
 
 /// Asks again and again whether the server is there; ends when it is not.
-async fn beat(client: &Client) -> Result<(), tokio_postgres::Error> {
+async fn beat(client: &Client) -> Result<(), PgError> {
     loop {
         tokio::time::sleep(told::HEARTBEAT).await;
         match tokio::time::timeout(told::HEARTBEAT_MAX, client.batch_execute("SELECT")).await {
@@ -136,7 +137,7 @@ async fn notify(dial: Dial, channel: String, epoch: u64, pending: Arc<Pending>) 
 }
 
 /// Tells what is pending, again and again, until the connection breaks.
-async fn notify_all(dial: &Dial, channel: &str, epoch: u64, pending: &Pending) -> Result<(), tokio_postgres::Error> {
+async fn notify_all(dial: &Dial, channel: &str, epoch: u64, pending: &Pending) -> Result<(), PgError> {
     let (client, connection) = dial.connect().await?;
     let tell = async {
         // A hint that a crash forgets is no loss.
@@ -152,7 +153,7 @@ async fn notify_all(dial: &Dial, channel: &str, epoch: u64, pending: &Pending) -
         }
     };
     tokio::select! {
-        ended = connection => ended,
+        ended = connection => Ok(ended?),
         ended = tell => ended,
     }
 }

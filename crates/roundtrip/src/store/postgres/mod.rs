@@ -55,7 +55,7 @@ use super::projection::{Announcement, BadView, View, check_views};
 use super::query::{Query, Reply};
 use super::sent::Sent;
 use super::witness::Witness;
-use super::{Changes, Hints, Options, Store, StoreError, StoreFuture, Topic, check_batch, without_password};
+use super::{Changes, Hints, NO_EPOCH, Options, Store, StoreError, StoreFuture, Topic, check_batch, without_password};
 use crate::clock::Clock;
 use crate::words::UnixMs;
 
@@ -89,6 +89,8 @@ pub struct PostgresStore {
     bells: OnceLock<Bells>,
     /// This start's epoch; none before the first call reached the server.
     epoch: OnceCell<u64>,
+    /// Whether it only answers reads.
+    looks: bool,
     writer: Mutex<Writer>,
     readers: Semaphore,
     idle_readers: std::sync::Mutex<Vec<Wire>>,
@@ -195,6 +197,7 @@ impl PostgresStore {
             hints: Arc::default(),
             bells: OnceLock::new(),
             epoch: OnceCell::new(),
+            looks: false,
             writer: Mutex::default(),
             readers: Semaphore::new(READERS_MAX),
             idle_readers: std::sync::Mutex::default(),
@@ -207,6 +210,14 @@ impl PostgresStore {
     #[must_use]
     pub fn with_clock(mut self, clock: Arc<dyn Clock>) -> PostgresStore {
         self.server.clock = Some(clock);
+        self
+    }
+
+    /// The same, for whoever only looks: it takes no epoch, makes and upgrades nothing, and refuses to write. The
+    /// schema must be there, and of this version; see [`condition`](super::condition).
+    #[must_use]
+    pub fn looking(mut self) -> PostgresStore {
+        self.looks = true;
         self
     }
 
@@ -232,6 +243,11 @@ impl PostgresStore {
 
     async fn begin(&self) -> Result<u64, StoreError> {
         let mut wire = self.server.connect().await?;
+        if self.looks {
+            archive::refuse_half_copied(&mut wire, &self.server.name).await?;
+            self.idle_readers.lock().unwrap_or_else(PoisonError::into_inner).push(wire);
+            return Ok(NO_EPOCH);
+        }
         migrate::migrate(&mut wire, &self.server.name, &self.server.schema).await?;
         archive::refuse_half_copied(&mut wire, &self.server.name).await?;
         if let Some(views) = &self.showing.views {
@@ -279,6 +295,9 @@ impl PostgresStore {
     }
 
     async fn tick(&self, batch: Vec<Op>) -> Result<Vec<Outcome>, StoreError> {
+        if self.looks {
+            return Err(StoreError::ReadOnly);
+        }
         let epoch = self.epoch().await?;
         let done = match self.tick_at_hand(epoch, &batch).await {
             Ok(None) => self.tick_borrowing(epoch, &batch).await,

@@ -15,6 +15,7 @@ use std::future::poll_fn;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::Poll;
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::SinkExt;
@@ -22,6 +23,7 @@ use tokio_postgres::error::SqlState;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Row, Statement};
 
+use super::condition::number;
 use super::copy::Rows;
 use super::tls::Dial;
 use crate::store::StoreError;
@@ -93,6 +95,9 @@ pub(super) enum PgError {
     /// No connection was made.
     #[error("not reached: {}", in_words(.0))]
     Away(tokio_postgres::Error),
+    /// Nobody answered whoever connected.
+    #[error("not reached: {}", in_vain(*.within))]
+    Silent { within: Duration },
     #[error(transparent)]
     Damaged(#[from] Damaged),
     /// A newer version upgraded the schema so that this one cannot go on.
@@ -115,8 +120,10 @@ impl PgError {
         let (error, is_away) = match self {
             PgError::Damaged(what) => return StoreError::Damaged(what.to_string()),
             PgError::Newer { needs, known } => {
-                let version = |version: i32| u32::try_from(version).unwrap_or(0);
-                return StoreError::NewerFormat { path, found: version(needs), known: version(known) };
+                return StoreError::NewerFormat { path, found: number(needs), known: number(known) };
+            }
+            PgError::Silent { within } => {
+                return StoreError::Unreachable { server: path, reason: in_vain(within) };
             }
             PgError::Server(error) => (error, false),
             PgError::Away(error) => (error, true),
@@ -137,6 +144,10 @@ impl PgError {
             false => StoreError::Unknown,
         }
     }
+}
+
+fn in_vain(within: Duration) -> String {
+    format!("no answer within {} s", within.as_secs())
 }
 
 fn is_passing(code: &SqlState) -> bool {
@@ -171,7 +182,7 @@ impl Wire {
     /// Connects. Everything happens in this schema, by indexes whatever statistics say: a
     /// table that was empty when it was last looked at must not be scanned when it is full.
     pub(super) async fn open(dial: &Dial, schema: &str) -> Result<Wire, PgError> {
-        let (client, connection) = dial.connect().await.map_err(PgError::Away)?;
+        let (client, connection) = dial.connect().await?;
         // Ends by itself when the client is dropped.
         tokio::spawn(async move {
             if let Err(error) = connection.await {

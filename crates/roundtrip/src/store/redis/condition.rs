@@ -4,13 +4,14 @@ use super::RedisStore;
 use crate::store::condition::{Condition, place};
 use crate::store::{Options, StoreError};
 
-/// Asks the server. There is one format so far, so none is older; where a store would have to be made, a server that
-/// could not keep it is refused.
+/// Asks the server. There is one format so far, so none is older; a server that does not keep what it acknowledges is
+/// refused.
 pub(in crate::store) async fn condition(url: &str) -> Result<Condition, StoreError> {
     let server = RedisStore::new(url, Options::default())?.server;
-    if !server.kinds().await?.is_empty() {
-        return Ok(Condition::Ready);
-    }
+    let kinds = server.kinds().await?;
     server.check(false).await?;
-    Ok(Condition::Missing { place: place(url, &format!("store {}", server.place.name)) })
+    Ok(match kinds.is_empty() {
+        true => Condition::Missing { place: place(url, &format!("store {}", server.place.name)) },
+        false => Condition::Ready,
+    })
 }

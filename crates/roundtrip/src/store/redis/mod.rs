@@ -61,7 +61,7 @@ use super::op::{Op, Outcome};
 use super::projection::{self, BadProjection, Projection};
 use super::query::{Query, Reply};
 use super::witness::Witness;
-use super::{Changes, Hints, Options, Store, StoreError, StoreFuture, Topic, check_batch};
+use super::{Changes, Hints, NO_EPOCH, Options, Store, StoreError, StoreFuture, Topic, check_batch};
 use crate::clock::Clock;
 
 /// The layout of keys and values that this version writes.
@@ -93,6 +93,8 @@ pub struct RedisStore {
     ear: OnceLock<Ear>,
     /// This start's epoch; none before the first call reached the server.
     epoch: OnceCell<u64>,
+    /// Whether it only answers reads.
+    looks: bool,
     writer: Mutex<Writer>,
     /// The last commit of this process that is known to be written, and when it was.
     confirmed: std::sync::Mutex<Option<(Certain, Heard)>>,
@@ -183,6 +185,7 @@ impl RedisStore {
             hints: Arc::default(),
             ear: OnceLock::new(),
             epoch: OnceCell::new(),
+            looks: false,
             writer: Mutex::default(),
             confirmed: std::sync::Mutex::default(),
             readers: Semaphore::new(READERS_MAX),
@@ -196,6 +199,14 @@ impl RedisStore {
     #[must_use]
     pub fn with_clock(mut self, clock: Arc<dyn Clock>) -> RedisStore {
         self.server.clock = Some(clock);
+        self
+    }
+
+    /// The same, for whoever only looks: it takes no epoch, makes nothing, refuses to write, and does not ask what the
+    /// server is like. The store must be there; see [`condition`](super::condition).
+    #[must_use]
+    pub fn looking(mut self) -> RedisStore {
+        self.looks = true;
         self
     }
 
@@ -246,6 +257,9 @@ impl RedisStore {
     async fn begin(&self) -> Result<u64, StoreError> {
         let mut writer = self.writer.lock().await;
         self.server.refuse_half_copied().await?;
+        if self.looks {
+            return Ok(NO_EPOCH);
+        }
         self.server.check(!self.showing.is_empty()).await?;
         for _ in 0..TRIES_MAX {
             match self.begin_epoch(&mut writer).await {
@@ -293,6 +307,9 @@ impl RedisStore {
     }
 
     async fn tick(&self, batch: Vec<Op>) -> Result<Vec<Outcome>, StoreError> {
+        if self.looks {
+            return Err(StoreError::ReadOnly);
+        }
         let epoch = self.epoch().await?;
         let process = format!("{epoch}0");
         let done = match self.tick_at_hand(&process, epoch, &batch).await {
@@ -454,7 +471,8 @@ impl RedisStore {
         let _turn = self.readers.acquire().await.map_err(|_closed| StoreError::Closed)?;
         let process = format!("{epoch}1");
         for disturbed in 0..TRIES_MAX {
-            let mode = if disturbed < DISTURBED_MAX { Mode::Look } else { Mode::Turn };
+            // A turn is written: whoever only looks takes none.
+            let mode = if self.looks || disturbed < DISTURBED_MAX { Mode::Look } else { Mode::Turn };
             match self.try_answer(&process, epoch, mode, query.clone()).await {
                 Ok(reply) => return Ok(reply),
                 Err(LinkError::Moved) => {}

@@ -12,7 +12,7 @@ use super::rows::SqliteRows;
 use crate::clock::Clock;
 use crate::store::machine::Machine;
 use crate::store::query::{Query, Reply};
-use crate::store::{Options, StoreError};
+use crate::store::{NO_EPOCH, Options, StoreError};
 
 /// The thread that reads beside the owner.
 pub(super) struct Reader {
@@ -64,7 +64,7 @@ impl Reader {
             Some(current) => current,
             None => Seen {
                 version,
-                machine: Machine::load(self.options, &SqliteRows(&self.conn), 0, now)?,
+                machine: Machine::load(self.options, &SqliteRows(&self.conn), NO_EPOCH, now)?,
                 disk: SqliteDisk::within_transaction(&self.conn)?,
             },
         };
