@@ -189,6 +189,7 @@ const mark = () =>
 async function show() {
   page?.leave();
   const { name, rest, query } = where();
+  const { hash } = location;
   const own = (page = {
     over: false,
     timer: 0,
@@ -239,7 +240,7 @@ async function show() {
       const data = await made.load();
       if (own.over) return;
       const kind = `${name}/${rest.length}`;
-      const fresh = h("div", { class: "page", "data-page": kind }, made.view(data));
+      const fresh = h("div", { class: "page", "data-page": kind, "data-at": hash }, made.view(data));
       // The same page with another question keeps what is typed and open.
       if (main.firstElementChild?.dataset.page === kind) patch(main.firstElementChild, fresh);
       else {
@@ -276,7 +277,7 @@ async function show() {
 /** Shows something else in place of a page. */
 function instead(what) {
   main.removeAttribute("aria-busy");
-  main.replaceChildren(h("div", { class: "page" }, what));
+  main.replaceChildren(h("div", { class: "page", "data-at": location.hash }, what));
 }
 
 async function countDead() {

@@ -55,7 +55,7 @@ export function about(ms) {
 }
 
 export const age = (at_ms) => span(Math.max(0, now() - at_ms));
-export const ago = (at_ms) => `${age(at_ms)} ago`;
+export const ago = (at_ms) => (now() - at_ms < 1000 ? "just now" : `${age(at_ms)} ago`);
 export const time = (at_ms) => clock.format(at_ms);
 export const date = (at_ms) => day.format(at_ms);
 

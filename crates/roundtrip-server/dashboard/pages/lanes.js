@@ -20,6 +20,7 @@ const all = ({ refresh }) => ({
   title: "Lanes",
   load: async () => {
     const { lanes } = await get(at(["lanes"]));
+    lanes.sort((a, b) => a.name.localeCompare(b.name, "en", { numeric: true }));
     const whole = await Promise.all(lanes.slice(0, DRAWN_MAX).map((lane) => get(at(["lanes", lane.name]))));
     return [...whole, ...lanes.slice(DRAWN_MAX)];
   },

@@ -92,9 +92,10 @@ export async function logIn(page, token) {
   await page.locator("h1").first().waitFor();
 }
 
-/** Goes to a page, and waits until it is there. */
+/** Goes to a page, and waits until it is there: not the one before, which may have the same title. */
 export async function go(page, hash, title) {
   await page.goto(`${BASE}/${hash}`);
+  await page.waitForFunction(() => document.querySelector("main > .page")?.dataset.at === location.hash);
   await page.locator("main h1", { hasText: title }).waitFor();
 }
 

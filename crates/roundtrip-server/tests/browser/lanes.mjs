@@ -56,6 +56,7 @@ await browse(async (page) => {
   assert.equal((await call("/v1/lanes/north")).status, "active");
   await go(page, "#/lanes", "Lanes");
   await says(page, ".card", "key rotation");
+  assert.deepEqual(await page.locator(".card h2").allTextContents(), ["east", "north", "south"]);
   assert.equal(await page.locator(".slot.gap").count(), 3 + 1, "three, and one in the legend");
 
   // A route is resumed where it is told of, and paused on its own page.
