@@ -41,6 +41,21 @@ fn the_compose_file_fits_its_configuration() {
         let needed: Vec<&String> = service["depends_on"].as_object().unwrap().keys().collect();
         assert!(needed.iter().all(|name| services.contains_key(*name)), "{needed:?}");
     }
+    // One image, and each is asked where it listens.
+    assert_eq!(services["roundtrip"]["image"], services["sender"]["image"]);
+    for (name, listen) in [("roundtrip", "0.0.0.0:8080"), ("sender", "0.0.0.0:9090")] {
+        let asked: Vec<&str> = services[name]["healthcheck"]["test"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|word| word.as_str().unwrap())
+            .collect();
+        let (url, command) = asked[2..].split_last().unwrap();
+        assert!(config.contains(&format!("listen = \"{listen}\"")), "{name}");
+        assert_eq!(*url, format!("http://{}", listen.replace("0.0.0.0", "127.0.0.1")));
+        let nobody = [command, &["http://127.0.0.1:1"]].concat();
+        assert!(Shell::alone(Path::new("/")).refuses(&nobody).contains("nobody answers there"), "{nobody:?}");
+    }
     let redis = services["redis"]["command"].to_string();
     for setting in ["appendonly\",\"yes", "appendfsync\",\"always", "maxmemory-policy\",\"noeviction"] {
         assert!(redis.contains(setting), "{redis} without {setting}");
@@ -69,7 +84,8 @@ fn what_is_run_is_what_the_command_takes() {
     let words: Vec<String> = serde_json::from_str(words).unwrap();
     takes(&words.iter().map(String::as_str).collect::<Vec<_>>());
     let unit = std::fs::read_to_string(deploy().join("roundtrip.service")).unwrap();
-    for line in unit.lines().filter_map(|line| line.strip_prefix("ExecStart").and_then(|line| line.split_once('='))) {
+    let ours = unit.lines().filter(|line| line.contains("/usr/local/bin/roundtrip"));
+    for line in ours.filter_map(|line| line.strip_prefix("ExecStart").and_then(|line| line.split_once('='))) {
         let words: Vec<&str> = line.1.split(' ').skip(1).collect();
         takes(&words);
     }
