@@ -8,7 +8,7 @@ import { advise, diagnosis, finding, fund } from "./doctor.js";
 import { resumeLane, turn } from "./orders.js";
 
 /** Items that are shown at once. */
-const SHOWN = 5;
+const SHOWN = 8;
 /** A listener of another process whose chain's newest stored block is older than this is told of. */
 const OLD_MS = 600_000;
 /** So many blocks that are not read are a backlog. */
