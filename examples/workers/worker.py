@@ -21,6 +21,10 @@ class Never(Exception):
     """It will never succeed."""
 
 
+class Elsewhere(Exception):
+    """It was done before, and nobody here knows with what."""
+
+
 def call(path, body):
     """Posts JSON, and comes again until it is answered; refused calls end the worker."""
     headers = {"Content-Type": "application/json"}
@@ -46,6 +50,8 @@ def handle(job):
     payload = job["payload"]
     if payload.get("fail_once") and job["attempt"] == 1:
         raise RuntimeError("not at the first attempt")
+    if when := payload.get("done"):
+        raise Elsewhere(f"done {when}")
     if not isinstance(payload.get("n"), int):
         raise Never("n is no whole number")
     return {"square": payload["n"] ** 2}
@@ -64,7 +70,7 @@ def work_on(job):
     try:
         response = handle(job)
     except Exception as error:  # whatever it is, the program should know
-        then = "dead" if isinstance(error, Never) else "retry"
+        then = {Never: "dead", Elsewhere: "elsewhere"}.get(type(error), "retry")
         call("/v1/work/fail", {"jobs": [held | {"error": str(error), "then": then}]})
     else:
         call("/v1/work/answer", {"jobs": [held | {"response": response}]})

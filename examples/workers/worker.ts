@@ -14,11 +14,13 @@ interface Job {
     id: string;
     token: string;
     attempt: number;
-    payload: { n?: unknown; fail_once?: boolean };
+    payload: { n?: unknown; fail_once?: boolean; done?: string };
 }
 
 /** It will never succeed. */
 class Never extends Error {}
+/** It was done before, and nobody here knows with what. */
+class Elsewhere extends Error {}
 
 const [url, route] = [process.argv[2].replace(/\/$/, ""), process.argv[3]];
 const KEEP_EVERY_MS = 10_000; // well within the route's lease time
@@ -50,6 +52,7 @@ async function call<T>(path: string, body: unknown): Promise<T> {
 /** The work itself. */
 async function handle({ payload, attempt }: Job): Promise<unknown> {
     if (payload.fail_once && attempt === 1) throw new Error("not at the first attempt");
+    if (payload.done) throw new Elsewhere(`done ${payload.done}`);
     if (typeof payload.n !== "number" || !Number.isInteger(payload.n)) throw new Never("n is no whole number");
     return { square: payload.n ** 2 };
 }
@@ -61,7 +64,7 @@ async function workOn(job: Job): Promise<void> {
         const response = await handle(job);
         await call("/v1/work/answer", { jobs: [{ ...held, response }] });
     } catch (error) {
-        const then = error instanceof Never ? "dead" : "retry";
+        const then = error instanceof Never ? "dead" : error instanceof Elsewhere ? "elsewhere" : "retry";
         await call("/v1/work/fail", { jobs: [{ ...held, error: String((error as Error).message), then }] });
     } finally {
         clearInterval(keeping);

@@ -150,7 +150,7 @@ fn told(came: Result<Payload, Trouble>, already_done: Option<&Value>) -> Result<
         Ok(answer) => Ok(Handled::from(answer)),
         Err(trouble) => match (trouble.meaning, already_done) {
             (Meaning::AlreadyDone, Some(answer)) => Ok(Handled::from(Payload::json(answer.to_string()))),
-            (Meaning::AlreadyDone, None) => Ok(Handled::Elsewhere),
+            (Meaning::AlreadyDone, None) => Ok(Handled::Elsewhere { reason: trouble.text }),
             // Nothing went wrong: it has what was asked, and comes to it.
             (Meaning::Pending, _) => Ok(Handled::Snooze(trouble.after.unwrap_or_default())),
             (Meaning::Retry, _) => Err(trouble.into_failure(Failure::retry)),
@@ -187,7 +187,7 @@ mod tests {
         assert_eq!(told(trouble(Meaning::Fatal), Some(&done)), Err(Failure::fatal("so")));
         let answered = Handled::from(Payload::json(done.to_string()));
         assert_eq!(told(trouble(Meaning::AlreadyDone), Some(&done)), Ok(answered));
-        assert_eq!(told(trouble(Meaning::AlreadyDone), None), Ok(Handled::Elsewhere));
+        assert_eq!(told(trouble(Meaning::AlreadyDone), None), Ok(Handled::Elsewhere { reason: "so".to_owned() }));
         let asked = Duration::from_secs(7);
         let busy = Trouble::unavailable("so").after(Some(asked));
         assert_eq!(told(Err(busy), None), Err(Failure::transport("so").after(asked)));

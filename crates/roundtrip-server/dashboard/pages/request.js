@@ -293,6 +293,7 @@ const SAYS = {
   replaced: ["A failure response takes its place", "warn"],
   rearmed: ["To be tried again", ""],
   reworked: ["To be worked out anew", "warn"],
+  done_elsewhere: ["Done elsewhere", ""],
   ended: ["Ended", "good"],
 };
 

@@ -554,6 +554,7 @@ impl From<Entry> for WireEntry {
             Event::Undelivered { error } => detailed("undelivered", error.text.to_string()),
             Event::Rearmed => bare("rearmed"),
             Event::Reworked => bare("reworked"),
+            Event::DoneElsewhere { note } => detailed("done_elsewhere", note.text.to_string()),
             Event::Ended { end } => detailed("ended", format!("{end:?}").to_lowercase()),
             Event::LaneStatus { status } => detailed("lane_status", super::lanes::status_of(&status).0.to_owned()),
             Event::Attempted { nonce, attempt } => signed("attempted", nonce, &attempt),

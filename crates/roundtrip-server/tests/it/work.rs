@@ -73,6 +73,9 @@ async fn what_was_done_before_ends_without_an_answer() {
     }
     let (_, found) = program.get(&format!("/v1/requests/{}", job["id"].as_str().unwrap())).await;
     assert_eq!((&found["state"], &found["response"]), (&json!("elsewhere"), &Value::Null), "{found}");
+    let (_, told) = program.get(&format!("/v1/requests/{}/timeline", job["id"].as_str().unwrap())).await;
+    let why = told["entries"].as_array().unwrap().iter().filter(|entry| entry["event"] == "done_elsewhere");
+    assert_eq!(why.map(|entry| &entry["detail"]).collect::<Vec<_>>(), ["done last week"], "told once: {told}");
 }
 
 #[tokio::test]

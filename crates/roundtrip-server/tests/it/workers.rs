@@ -1,4 +1,4 @@
-//! Workers in three languages pass one test: they answer, fail for good, fail and try again, come
+//! Workers in three languages pass one test: they answer, fail for good, fail and try again, say what was done before, come
 //! back to a program that was killed, and stop when they are told to.
 
 use std::path::{Path, PathBuf};
@@ -60,6 +60,12 @@ async fn protocol(start: impl AsyncFn(&str) -> Running) {
     assert_eq!((&dead["state"], &dead["error"]["text"]), (&json!("dead"), &json!("n is no whole number")));
     let second = ended(&program, &ask(&program, json!({"n": 3, "fail_once": true})).await).await;
     assert_eq!((&second["response"], &second["attempts"]), (&json!({"square": 9}), &json!(2)));
+    // What was done before ends without an answer; how the worker knows stands in its timeline.
+    let before = ended(&program, &ask(&program, json!({"n": 4, "done": "last week"})).await).await;
+    assert_eq!((&before["state"], &before["response"]), (&json!("elsewhere"), &Value::Null), "{before}");
+    let (_, told) = program.get(&format!("/v1/requests/{}/timeline", before["id"].as_str().unwrap())).await;
+    let why = told["entries"].as_array().unwrap().iter().find(|entry| entry["event"] == "done_elsewhere");
+    assert_eq!(why.map(|entry| &entry["detail"]), Some(&json!("done last week")), "{told}");
     // The program dies and comes back under its address, and the worker finds it again.
     let address = program.base().trim_start_matches("http://").to_owned();
     program.kill();
@@ -98,6 +104,9 @@ fn examples() -> PathBuf {
 fn square(payload: &Value, attempt: u16) -> Result<Value, Failure> {
     if payload["fail_once"] == true && attempt == 1 {
         return Err(Failure::Retry("not at the first attempt".to_owned()));
+    }
+    if let Some(when) = payload["done"].as_str() {
+        return Err(Failure::Elsewhere(format!("done {when}")));
     }
     let n = payload["n"].as_u64().ok_or_else(|| Failure::Never("n is no whole number".to_owned()))?;
     Ok(json!({"square": n * n}))

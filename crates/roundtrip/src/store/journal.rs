@@ -184,6 +184,11 @@ pub enum Event {
         /// Why.
         error: ErrorNote,
     },
+    /// Its worker says that it was done before, elsewhere; its end follows.
+    DoneElsewhere {
+        /// How the worker knows.
+        note: ErrorNote,
+    },
     /// A person wants it worked on anew; what was answered to it is gone.
     Reworked,
     /// It could not be delivered to a destination without lanes, and is tried again; told once for

@@ -115,6 +115,8 @@ impl RequestStep {
             Event::Orphaned | Event::Included => return None,
             // Whoever delivers counts each time.
             Event::Undelivered { .. } => return None,
+            // Its end is the step.
+            Event::DoneElsewhere { .. } => return None,
             Event::LaneStatus { .. }
             | Event::Attempted { .. }
             | Event::CancelWished { .. }

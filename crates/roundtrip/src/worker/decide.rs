@@ -81,7 +81,7 @@ fn operation_for(lease: LeaseKey, handled: Handled<Payload>) -> Op {
         Handled::Cancel { reason, response } => {
             fail(lease, ErrorNote::new(ErrorClass::Fatal, &reason), Verdict::Dead { response })
         }
-        Handled::Elsewhere => fail(lease, ErrorNote::new(ErrorClass::Fatal, "it was done before"), Verdict::Elsewhere),
+        Handled::Elsewhere { reason } => fail(lease, ErrorNote::new(ErrorClass::Fatal, &reason), Verdict::Elsewhere),
     }
 }
 
@@ -234,7 +234,7 @@ mod tests {
                 dead("no", Some(Payload::json("0"))),
             ),
             (
-                Ended::Returned(Ok(Handled::Elsewhere)),
+                Ended::Returned(Ok(Handled::Elsewhere { reason: "it was done before".into() })),
                 fail(LEASE, note(ErrorClass::Fatal, "it was done before"), Verdict::Elsewhere),
             ),
             (failed(Failure::retry("x")), fail(LEASE, note(ErrorClass::Retryable, "x"), retry(None))),

@@ -73,7 +73,10 @@ pub enum Handled<R> {
         response: Option<Payload>,
     },
     /// It was done before, and what came of it is not known here: it ends well, without an answer.
-    Elsewhere,
+    Elsewhere {
+        /// How that is known, for the person who reads its timeline.
+        reason: String,
+    },
 }
 
 impl<R> Handled<R> {
@@ -206,7 +209,7 @@ impl<H: Handler> RawHandler for Typed<H> {
                 }
                 Handled::Snooze(delay) => Handled::Snooze(delay),
                 Handled::Cancel { reason, response } => Handled::Cancel { reason, response },
-                Handled::Elsewhere => Handled::Elsewhere,
+                Handled::Elsewhere { reason } => Handled::Elsewhere { reason },
             })
         })
     }

@@ -247,6 +247,9 @@ impl Machine {
         let error = ErrorNote::new(op.error.class, &op.error.text);
         match op.verdict {
             Verdict::Elsewhere => {
+                if !error.text.is_empty() {
+                    self.note(slot, Event::DoneElsewhere { note: error });
+                }
                 self.end(disk, slot, End::Elsewhere);
                 return Ok(Outcome::Applied(Effect::Now(StateKind::Elsewhere)));
             }

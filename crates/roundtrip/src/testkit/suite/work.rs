@@ -242,6 +242,11 @@ pub async fn what_was_done_elsewhere_ends_without_an_answer(mut bench: Bench) {
     assert_eq!(bench.apply(elsewhere(&grants[1])).await, Outcome::Stale(Stale::Lease(StateKind::Ready)));
     bench.restart().await;
     assert_eq!(bench.apply(elsewhere(&grants[0])).await, Outcome::Duplicate(now(StateKind::Elsewhere)));
+    // How the worker knows is told once, before the end.
+    let story = must(bench.store().timeline(id(1)).await, "timeline");
+    let told: Vec<Event> = story.into_iter().map(|entry| entry.event).skip(2).collect();
+    let why = Event::DoneElsewhere { note: note(ErrorClass::Fatal) };
+    assert_eq!(told, [why, Event::Ended { end: End::Elsewhere }]);
 }
 
 /// An ended request says how it ended to whoever still holds a token of it.
