@@ -5,13 +5,15 @@
 
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
+
 use crate::words::{RequestId, UnixMs, framed_hash};
 
 /// Bit of the flags that says whether the trace is recorded.
 const SAMPLED: u8 = 1;
 
 /// Which trace.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct TraceId(pub [u8; 16]);
 
 impl TraceId {

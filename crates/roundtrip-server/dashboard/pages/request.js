@@ -228,8 +228,6 @@ const moment = (found) =>
     : found.height
       ? `block ${count(found.height)} of ${found.origin}`
       : `${date(found.block_time_ms)} of ${found.origin}`);
-/** The trace id inside a trace context. */
-const traceId = (trace) => /^[0-9a-f]{2}-([0-9a-f]{32})-/.exec(trace)?.[1] ?? trace;
 
 /** A transaction by its hash; what it asks for is a step away. */
 const transactionLink = (hash) => h("a", { class: "mono", href: `#/requests?q=${hash}`, title: hash }, brief(hash, 8));
@@ -265,7 +263,7 @@ const details = (request, id, entries, askers) => {
     ["Generation", request.generation || undefined],
     ["Content", request.revision ? `revision ${request.revision}` : undefined],
     ["Waits", request.behind && "for the end of another request with its id"],
-    ["Trace", request.trace && copyable(traceId(request.trace), brief(traceId(request.trace), 8))],
+    ["Trace", request.trace_id && copyable(request.trace_id, brief(request.trace_id, 8))],
   ]);
 };
 

@@ -13,10 +13,11 @@ use axum::http::{HeaderMap, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use roundtrip::inbox::Identity;
 use roundtrip::listener::request_with_id;
+use roundtrip::store::journal::Event;
 use roundtrip::store::op::{Admission, Admit, Effect, Mend, Missing, NewRequest, Outcome, Remedy, Stale};
 use roundtrip::store::query::{Found, ListFilter};
 use roundtrip::store::{ReadExt, StoreExt};
-use roundtrip::trace::TraceContext;
+use roundtrip::trace::{TraceContext, TraceId};
 use roundtrip::words::{
     ADMIT_MAX, Encoding, OccurrenceId, OrderKey, PAGE_MAX, Payload, RequestId, RouteName, Seq, UnixMs,
 };
@@ -254,7 +255,23 @@ impl Api {
                 () = self.shutdown.cancelled() => {}
             }
         }
-        Ok(self.store.get(id).await?.map(WireRequest::from))
+        let found = self.store.get(id).await?;
+        let ended = matches!(found, Some(Found::Ended(_)));
+        let trace_id = if ended { self.trace_of_ended(id).await? } else { None };
+        Ok(found.map(|found| match ended {
+            true => WireRequest { trace_id, ..WireRequest::from(found) },
+            false => WireRequest::from(found),
+        }))
+    }
+
+    /// The trace of a request that ended, as long as the journal tells of its admission: its receipt is small, and
+    /// keeps no trace.
+    async fn trace_of_ended(&self, id: RequestId) -> Result<Option<String>, Problem> {
+        let admitted = self.store.timeline(id).await?.into_iter().find_map(|entry| match entry.event {
+            Event::Admitted { trace, .. } => Some(trace),
+            _ => None,
+        });
+        Ok(admitted.map(|trace| trace.unwrap_or_else(|| TraceId::of_request(&id)).to_string()))
     }
 
     fn wait(&self, text: Option<&str>) -> Result<Option<Duration>, Problem> {

@@ -8,6 +8,7 @@ use roundtrip::inbox::{End, Standing, StateKind};
 use roundtrip::sender::{AttemptKind, AttemptNote};
 use roundtrip::store::journal::{Entry, Event, Subject};
 use roundtrip::store::query::{Bodies, Count, Found, OccurrenceView, OriginView, Phase, ReceiptView, RequestView};
+use roundtrip::trace::TraceContext;
 use roundtrip::words::{ErrorNote, Moment, Nonce};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -204,6 +205,10 @@ pub(crate) struct WireRequest {
     /// The events that show it; not in lists.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub occurrences: Vec<WireOccurrence>,
+    /// The trace that its spans are of: the one that it came with, or one that is made of its id. Not in lists; after its
+    /// end as long as the journal tells of its admission.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub trace_id: Option<String>,
     /// The trace context that it came with; not in lists.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trace: Option<String>,
@@ -309,7 +314,8 @@ impl From<Found> for WireRequest {
         match found {
             Found::Live(view, bodies) => {
                 let occurrences = view.occurrences.iter().map(WireOccurrence::from).collect();
-                WireRequest { occurrences, ..WireRequest::from(*view).with(&bodies) }
+                let trace_id = Some(TraceContext::of(&view.id, bodies.trace.as_deref()).trace.to_string());
+                WireRequest { occurrences, trace_id, ..WireRequest::from(*view).with(&bodies) }
             }
             Found::Ended(receipt) => receipt.into(),
         }
@@ -383,6 +389,7 @@ impl WireRequest {
             answered: None,
             behind: None,
             occurrences: Vec::new(),
+            trace_id: None,
             trace: None,
             lane: None,
             nonce: None,
@@ -527,7 +534,7 @@ impl From<Entry> for WireEntry {
             ..bare(event)
         };
         match entry.event {
-            Event::Admitted { generation } => detailed("admitted", format!("generation {generation}")),
+            Event::Admitted { generation, .. } => detailed("admitted", format!("generation {generation}")),
             Event::Attached => bare("attached"),
             Event::Finalized => bare("finalized"),
             Event::Orphaned => bare("orphaned"),

@@ -301,6 +301,7 @@ fn story(shown: &Shown) -> String {
     let failures = request.delivery_failures.zip(request.delivery_failed_at_ms);
     say("not taken", failures.map(|(times, at)| format!("{times}x, last at {}", time(at))));
     say("error", request.error.as_ref().map(|error| format!("{}: {}", error.class, error.text)));
+    say("trace", request.trace_id.clone());
     say("payload", request.payload.as_ref().map(|payload| payload.get().to_owned()));
     say("response", request.response.as_ref().map(|response| response.get().to_owned()));
     let mut happened = Table::of(&["at", "event", "detail"]);

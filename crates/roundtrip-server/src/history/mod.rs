@@ -284,7 +284,7 @@ mod tests {
 
     const NOW: UnixMs = UnixMs(1_790_000_000_000);
 
-    const ADMITTED: Event = Event::Admitted { generation: 0 };
+    const ADMITTED: Event = Event::Admitted { generation: 0, trace: None };
 
     fn entry(id: u8, route: &str, at: u64, event: Event) -> Entry {
         let (subject, route) = (Subject::Request(RequestId([id; 32])), RouteName::new(route).unwrap());

@@ -22,6 +22,7 @@ await browse(async (page) => {
   await says(page, ".timeline", "by pricer-");
   await says(page, ".timeline", TRANSACTION.slice(0, 8));
   await says(page, ".timeline [data-event=assigned]", /slot \d+: 0x[0-9a-f]+….* for at most 18 gwei/);
+  await says(page, ".facts", "Trace");
   // Its bodies are gone, and that is said.
   await says(page, ".note", "a store keeps them only while a request is live");
   await says(page, ".card", "its chain does not show it now");

@@ -56,6 +56,32 @@ async fn an_accepted_request_outlives_a_crash_and_is_answered_once() {
     assert!(program.stop().contains("stopped"));
 }
 
+/// The trace that a request came with, or one that is made of its id, is shown while it is live and after its end.
+#[tokio::test]
+async fn a_trace_outlives_its_request() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = Program::start(folder.path(), CONFIG);
+    let trace = "4bf92f3577b34da6a3ce929d0e0e4736";
+    let context = format!("00-{trace}-00f067aa0ba902b7-01");
+    for given in [Some(context), None] {
+        let mut call = program.call(Method::POST, "/v1/routes/small/requests").body("1");
+        if let Some(context) = &given {
+            call = call.header("traceparent", context);
+        }
+        let accepted: Value =
+            call.header("content-type", "application/json").send().await.unwrap().json().await.unwrap();
+        let path = accepted["status_url"].as_str().unwrap();
+        let (_, live) = program.get(path).await;
+        let job = program.lease("small").await;
+        assert_eq!(program.answer(&job, json!(2)).await, "done");
+        let (_, ended) = program.get(path).await;
+        assert_eq!((&live["state"], &ended["state"]), (&json!("queued"), &json!("settled")));
+        assert_eq!(live["trace_id"], ended["trace_id"]);
+        let shown = ended["trace_id"].as_str().unwrap();
+        assert!(shown.len() == 32 && (given.is_some() == (shown == trace)), "{ended}");
+    }
+}
+
 #[tokio::test]
 async fn whoever_submits_can_wait_for_the_answer() {
     let folder = tempfile::tempdir().unwrap();

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::inbox::{End, RouteNo};
 use crate::sender::{AttemptNote, Block, LaneStatus};
 use crate::store::op::AfterCancel;
+use crate::trace::TraceId;
 use crate::words::{
     AttemptHash, Destination, ErrorNote, GroupKey, LaneName, Nonce, RequestId, RouteName, UnixMs, WorkerName,
 };
@@ -62,6 +63,8 @@ pub enum Event {
     Admitted {
         /// Which generation of its id.
         generation: u32,
+        /// The trace that it came with, which outlives what it came with.
+        trace: Option<TraceId>,
     },
     /// Another occurrence of a live request.
     Attached,

@@ -13,6 +13,7 @@ use crate::store::disk::{Body, ColdReceipt, Disk, Fixture, RequestHead, RequestR
 use crate::store::journal::{Event, Subject};
 use crate::store::op::{Admission, Admit, Define, Effect, Full, Invalid, NewRequest, Outcome, Pause, Stale};
 use crate::store::policy::OnDuplicate;
+use crate::trace::TraceContext;
 use crate::words::{
     ADMIT_MAX, ErrorNote, Height, Moment, OCCURRENCES_MAX, OriginName, PAYLOAD_BYTES_MAX, Payload, Place, Seq,
     TRACE_BYTES_MAX,
@@ -264,6 +265,7 @@ impl Machine {
             entry: self.high.entry,
         };
         let row = RequestRow { seq, id: new.id, route, admitted_at: self.now, head };
+        let trace = new.trace.as_deref().and_then(TraceContext::parse).map(|context| context.trace);
         let body = Body { payload: new.payload, trace: new.trace };
         let flaw = new.flaw.map(|flaw| ErrorNote::new(flaw.class, &flaw.text));
         disk.put_request(&row, &body);
@@ -277,7 +279,7 @@ impl Machine {
         request.pass_gates(&self.route(route).policy, self.clocks());
         let slot = self.requests.insert(request);
         self.list(slot);
-        self.note(slot, Event::Admitted { generation });
+        self.note(slot, Event::Admitted { generation, trace });
         if let Some(flaw) = flaw {
             self.die(slot, flaw);
         }

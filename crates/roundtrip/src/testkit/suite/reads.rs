@@ -118,7 +118,7 @@ pub async fn a_timeline_tells_the_story(mut bench: Bench) {
     bench.applied(finalize(lead, 1)).await;
     let leased = |attempt| Event::Leased { worker: worker(), attempt };
     let story = [
-        Event::Admitted { generation: 0 },
+        Event::Admitted { generation: 0, trace: None },
         leased(1),
         Event::Failed { error: note(ErrorClass::Retryable), due: START },
         leased(2),
