@@ -12,6 +12,8 @@ import time
 import urllib.error
 import urllib.request
 
+if len(sys.argv) != 3:
+    raise SystemExit(__doc__)
 URL, ROUTE = sys.argv[1].rstrip("/"), sys.argv[2]
 KEEP_EVERY_S = 10  # well within the route's lease time
 stopping = threading.Event()
@@ -81,7 +83,8 @@ def work_on(job):
 def main():
     signal.signal(signal.SIGTERM, lambda *_: stopping.set())
     while not stopping.is_set():
-        leased = call("/v1/work/lease", {"route": ROUTE, "worker": "python", "max": 8, "wait_ms": 1000})
+        # One at a time, as it works: the lease of one that lies in wait would run out.
+        leased = call("/v1/work/lease", {"route": ROUTE, "worker": "python", "max": 1, "wait_ms": 1000})
         for job in leased["jobs"]:
             work_on(job)
 

@@ -243,6 +243,11 @@ impl Api {
     ) -> Result<Option<&'static str>, Problem> {
         let (Some(claim), Admission::Known { .. }) = (claim, admission) else { return Ok(None) };
         let found = self.store.get(request.id).await?;
+        if let Some(Found::Live(live, _)) = &found
+            && live.route != request.route
+        {
+            return Ok(Some(ELSEWHERE));
+        }
         Ok((!claim.holds(identity, request, found.as_ref())).then(|| claim.refusal()))
     }
 
@@ -284,6 +289,8 @@ impl Api {
 
 /// The admission of a submission of which nothing was stored.
 const CONFLICT: &str = "conflict";
+/// Ids are one for all routes: nobody would work on it where it is asked for now.
+const ELSEWHERE: &str = "this id is of a request on another route: nothing was stored";
 
 /// A request that the store knows, and what it asks could not be read to be compared. What was stored with it is
 /// stored, so this is no refusal of them all.

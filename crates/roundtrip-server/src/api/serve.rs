@@ -5,17 +5,20 @@
 //! ```
 //!
 //! Failure modes: beyond the limit of connections nobody is accepted until one ends, so callers
-//! wait; beyond the limit of calls they are told to come again (503). When it is time to stop,
+//! wait, and whoever asks for nothing for a while loses its place; beyond the limit of calls they are told to come again (503). When it is time to stop,
 //! calls under way are finished, and no new one is taken.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
+use axum::body::Body;
 use axum::extract::{DefaultBodyLimit, Request, State};
 use axum::http::StatusCode;
 use axum::middleware::{Next, from_fn_with_state, map_response_with_state};
 use axum::response::{IntoResponse, Response};
+use http_body_util::BodyExt;
+use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
 use hyper_util::server::graceful::GracefulShutdown;
@@ -23,7 +26,7 @@ use hyper_util::service::TowerToHyperService;
 use roundtrip::station::{Shutdown, StationError};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 
@@ -33,6 +36,8 @@ use super::problem::{BODY_TOO_LARGE, Problem};
 const HEADERS_WITHIN: Duration = Duration::from_secs(10);
 /// How often a caller over HTTP/2 must show that it is there.
 const ALIVE_EVERY: Duration = Duration::from_secs(20);
+/// How long a connection may go without a call.
+const IDLE_MAX: Duration = Duration::from_secs(30);
 /// How long to wait after a connection could not be accepted.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(50);
 /// How long calls under way have to end.
@@ -150,9 +155,69 @@ async fn converse(
     let http2 = &mut builder.http2();
     http2.timer(TokioTimer::new()).max_header_list_size(header_list);
     http2.keep_alive_interval(ALIVE_EVERY).keep_alive_timeout(HEADERS_WITHIN);
-    let connection = builder.serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
-    if let Err(error) = watcher.watch(connection.into_owned()).await {
-        tracing::debug!(%error, "a connection ended badly");
+    let (calls, idle) = Calls::none();
+    let router = TowerToHyperService::new(router);
+    let service = service_fn(move |request| calls.counted(router.call(request)));
+    let connection = builder.serve_connection(TokioIo::new(stream), service);
+    tokio::select! {
+        ended = watcher.watch(connection.into_owned()) => {
+            if let Err(error) = ended {
+                tracing::debug!(%error, "a connection ended badly");
+            }
+        }
+        () = idle => tracing::debug!("a connection that asked for nothing is closed"),
+    }
+}
+
+/// The calls under way on one connection, up to the last of what is answered.
+#[derive(Clone)]
+struct Calls(watch::Sender<usize>);
+
+impl Calls {
+    /// None so far; and what ends once there was none for as long as a connection may go without.
+    fn none() -> (Calls, impl Future<Output = ()>) {
+        let (calls, mut count) = watch::channel(0);
+        let idle = async move {
+            loop {
+                let waits = if *count.borrow_and_update() == 0 { IDLE_MAX } else { Duration::MAX };
+                match tokio::time::timeout(waits, count.changed()).await {
+                    Ok(Ok(())) => {}
+                    Ok(Err(_)) | Err(_) => return,
+                }
+            }
+        };
+        (Calls(calls), idle)
+    }
+
+    fn begin(&self) -> Call {
+        self.0.send_modify(|count| *count += 1);
+        Call(self.clone())
+    }
+
+    /// A call that counts until all of its answer is sent: a stream is one for as long as it goes on.
+    fn counted<E, F>(&self, answering: F) -> impl Future<Output = F::Output> + use<E, F>
+    where
+        F: Future<Output = Result<Response, E>>,
+    {
+        let call = self.begin();
+        async move {
+            let whole = answering.await?;
+            Ok(whole.map(|body| {
+                Body::new(body.map_frame(move |frame| {
+                    let _until_the_end = &call;
+                    frame
+                }))
+            }))
+        }
+    }
+}
+
+/// A call under way, until it is dropped.
+struct Call(Calls);
+
+impl Drop for Call {
+    fn drop(&mut self) {
+        self.0.0.send_modify(|count| *count -= 1);
     }
 }
 
@@ -161,5 +226,31 @@ async fn one_of_many(State(calls): State<Arc<Semaphore>>, request: Request, next
     match calls.try_acquire() {
         Ok(_place) => Ok(next.run(request).await),
         Err(_) => Err(Problem::later("too many calls at a time")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+    use super::*;
+
+    /// Whether it has come to its end by then.
+    async fn ends_within(idle: &mut (impl Future<Output = ()> + Unpin), length: Duration) -> bool {
+        tokio::time::timeout(length, idle).await.is_ok()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_without_calls_comes_to_its_end_and_one_that_still_answers_does_not() {
+        let (calls, idle) = Calls::none();
+        let mut idle = Box::pin(idle);
+        assert!(!ends_within(&mut idle, IDLE_MAX / 2).await);
+        let streams = calls.counted(async { Ok::<_, std::convert::Infallible>(Response::new(Body::from("long"))) });
+        let answer = streams.await.unwrap();
+        assert!(!ends_within(&mut idle, IDLE_MAX * 100).await, "its answer is still under way");
+        assert_eq!(answer.into_body().collect().await.unwrap().to_bytes(), "long");
+        assert!(!ends_within(&mut idle, IDLE_MAX / 2).await);
+        drop(calls.begin());
+        assert!(!ends_within(&mut idle, IDLE_MAX / 2 + IDLE_MAX / 4).await, "it asked for something since");
+        assert!(ends_within(&mut idle, IDLE_MAX).await);
     }
 }

@@ -44,7 +44,7 @@ async fn a_repeat_is_told_from_another_request_of_the_same_key_or_id() {
     let folder = tempfile::tempdir().unwrap();
     let program = Program::start(folder.path(), CONFIG);
     let (new, again, refused) = (StatusCode::CREATED, StatusCode::OK, StatusCode::CONFLICT);
-    let stated = format!("given/requests?id={}", "ab".repeat(32));
+    let [stated, elsewhere] = ["given", "tiny"].map(|route| format!("{route}/requests?id={}", "ab".repeat(32)));
     for (path, key, body, status, word) in [
         ("given/requests", Some("k"), r#"{"a": 1}"#, new, "new"),
         ("given/requests", Some("k"), r#"{"a": 1}"#, again, "known"),
@@ -53,6 +53,7 @@ async fn a_repeat_is_told_from_another_request_of_the_same_key_or_id() {
         (&stated, None, r#"{"b": 1}"#, new, "new"),
         (&stated, None, r#"{"b":1}"#, again, "known"),
         (&stated, None, r#"{"b":2}"#, refused, "this id"),
+        (&elsewhere, None, r#"{"b":1}"#, refused, "another route"),
         // First without the key, and with other white space.
         ("content/requests", None, r#"{"c": 1}"#, new, "new"),
         ("content/requests", Some("k"), r#"{"c":1}"#, again, "attached"),
