@@ -4,15 +4,16 @@
 //!   what cannot be read ──▶ what makes no sense in the rest ──▶ what only the outside can tell of what is left
 //! ```
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
 use roundtrip::store::condition::{Condition, condition};
 use roundtrip::store::{ReadExt, StoreError, look};
 
-use crate::config::{Config, Fault, Faults, Loaded};
+use crate::config::{AuthConfig, Config, Fault, Faults, Loaded, TlsConfig};
 use crate::plan::Plan;
-use crate::run::{open_collector, open_keys, open_tls, store_options};
+use crate::run::{open_headers, open_keys, open_tls, read_certificate, read_key, store_options};
 
 /// How long a store has to answer.
 const STORE_WITHIN: Duration = Duration::from_secs(10);
@@ -54,21 +55,35 @@ async fn online(loaded: &Loaded, plan: &Plan) -> (Vec<Fault>, Option<String>) {
         faults.push(fault);
         None
     });
-    let api = &loaded.config.api;
-    if let Some(auth) = &api.auth
-        && let Err(error) = open_keys(auth).await
-    {
-        faults.push(loaded.fault(&["api", "auth"], format!("{error:#}")));
+    let (api, traces) = (&loaded.config.api, &loaded.config.telemetry.traces);
+    if let Some(auth) = &api.auth {
+        let secret = ("secret", AuthConfig { public_key: None, ..auth.clone() });
+        for (key, alone) in [secret, ("public_key", AuthConfig { secret: None, ..auth.clone() })] {
+            if let Err(error) = open_keys(&alone).await {
+                faults.push(loaded.fault(&["api", "auth", key], format!("{error:#}")));
+            }
+        }
     }
-    if let Some(traces) = &loaded.config.telemetry.traces
-        && let Err(error) = open_collector(traces).await
-    {
-        faults.push(loaded.fault(&["telemetry", "traces", "headers"], format!("{error:#}")));
+    for (name, source) in traces.iter().flat_map(|traces| &traces.headers) {
+        if let Err(error) = open_headers(&BTreeMap::from([(name.clone(), source.clone())])).await {
+            faults.push(loaded.fault(&["telemetry", "traces", "headers", name], format!("{error:#}")));
+        }
     }
-    if let Some(Err(error)) = api.tls.as_ref().map(open_tls) {
-        faults.push(loaded.fault(&["api", "tls"], format!("{error:#}")));
+    for (key, error) in api.tls.iter().flat_map(wrong_with_tls) {
+        faults.push(loaded.fault(&["api", "tls", key], format!("{error:#}")));
     }
     (faults, note)
+}
+
+/// What is wrong with a certificate, with its key, or else with both together.
+fn wrong_with_tls(config: &TlsConfig) -> Vec<(&'static str, anyhow::Error)> {
+    let certificate = read_certificate(&config.certificate).err().map(|error| ("certificate", error));
+    let key = read_key(&config.key).err().map(|error| ("key", error));
+    let each: Vec<_> = certificate.into_iter().chain(key).collect();
+    match each.is_empty() {
+        true => open_tls(config).err().map(|error| ("certificate", error)).into_iter().collect(),
+        false => each,
+    }
 }
 
 /// What the first start will do to the store, if anything; or what is wrong with it.

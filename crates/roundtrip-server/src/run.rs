@@ -6,6 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Context;
+use reqwest::header::HeaderMap;
 use roundtrip::clock::SystemClock;
 use roundtrip::relay::Relay;
 use roundtrip::station::Shutdown;
@@ -133,13 +134,18 @@ impl Exporting {
 }
 
 /// Reads what calls to a collector bring.
-pub(crate) async fn open_collector(config: &TracesConfig) -> anyhow::Result<Collector> {
+async fn open_collector(config: &TracesConfig) -> anyhow::Result<Collector> {
+    let headers = open_headers(&config.headers).await?;
+    Ok(Collector { endpoint: endpoint(config).map_err(anyhow::Error::msg)?, headers })
+}
+
+/// Reads headers whose values are secrets.
+pub(crate) async fn open_headers(sources: &BTreeMap<String, SecretSource>) -> anyhow::Result<HeaderMap> {
     let mut named = BTreeMap::new();
-    for (name, source) in &config.headers {
+    for (name, source) in sources {
         named.insert(name.clone(), read_secret(source).await?.reveal().to_owned());
     }
-    let headers = headers(&named).map_err(anyhow::Error::msg)?;
-    Ok(Collector { endpoint: endpoint(config).map_err(anyhow::Error::msg)?, headers })
+    headers(&named).map_err(anyhow::Error::msg)
 }
 
 /// Adds where the process can be called.
@@ -275,18 +281,26 @@ pub async fn read_secret(source: &SecretSource) -> anyhow::Result<Secret> {
 
 /// Reads a certificate and its key.
 pub(crate) fn open_tls(config: &TlsConfig) -> anyhow::Result<TlsAcceptor> {
-    let at = |path: &Path| path.display().to_string();
-    let chain = CertificateDer::pem_file_iter(&config.certificate).with_context(|| at(&config.certificate))?;
-    let chain: Vec<_> = chain.collect::<Result<_, _>>().with_context(|| at(&config.certificate))?;
-    let key = PrivateKeyDer::from_pem_file(&config.key).with_context(|| at(&config.key))?;
+    let (chain, key) = (read_certificate(&config.certificate)?, read_key(&config.key)?);
     let provider = Arc::new(tokio_rustls::rustls::crypto::ring::default_provider());
     let mut server = ServerConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()?
         .with_no_client_auth()
         .with_single_cert(chain, key)
-        .with_context(|| at(&config.certificate))?;
+        .with_context(|| config.certificate.display().to_string())?;
     server.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     Ok(TlsAcceptor::from(Arc::new(server)))
+}
+
+/// Reads a certificate and those that vouch for it.
+pub(crate) fn read_certificate(file: &Path) -> anyhow::Result<Vec<CertificateDer<'static>>> {
+    let read = || CertificateDer::pem_file_iter(file)?.collect::<Result<_, _>>();
+    read().with_context(|| file.display().to_string())
+}
+
+/// Reads a certificate's key.
+pub(crate) fn read_key(file: &Path) -> anyhow::Result<PrivateKeyDer<'static>> {
+    PrivateKeyDer::from_pem_file(file).with_context(|| file.display().to_string())
 }
 
 /// Waits for ctrl-c, or for the signal that service managers send.

@@ -7,8 +7,9 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use axum::body::to_bytes;
 use axum::extract::{Request, State};
-use axum::http::{StatusCode, header};
+use axum::http::{StatusCode, Version, header};
 use axum::middleware::Next;
 use axum::response::Response;
 use jsonwebtoken::{Algorithm, DecodingKey, EncodingKey, Header, Validation};
@@ -24,6 +25,9 @@ pub const SECRET_BYTES_MIN: usize = 32;
 const NAME_BYTES_MAX: usize = 128;
 /// How far clocks may differ.
 const LEEWAY_S: u64 = 30;
+/// How much of what somebody says is heard before it is refused, and for how long.
+const HEARD_BYTES_MAX: usize = 64 << 10;
+const HEARD_WITHIN: Duration = Duration::from_millis(500);
 
 /// What a caller may do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, clap::ValueEnum, ToSchema)]
@@ -187,35 +191,62 @@ pub(super) struct Guard {
     pub(super) roles: &'static [Role],
 }
 
-pub(super) async fn guard(State(guard): State<Guard>, mut request: Request, next: Next) -> Result<Response, Problem> {
-    let caller = match &guard.keys {
-        None if !is_local(&request) => {
-            let why = "without [api.auth] only this machine is served, under the names localhost and 127.0.0.1";
-            return Err(Problem::new(StatusCode::FORBIDDEN, why));
-        }
-        None => Caller::anybody(),
-        Some(keys) => {
-            let given = request.headers().get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
-            let token =
-                given.and_then(|text| text.split_once(' ')).filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
-            let token = token.map(|(_, token)| token.trim());
-            let claims = token.and_then(|token| keys.read(token));
-            let nobody =
-                || Problem::new(StatusCode::UNAUTHORIZED, "a good token is needed: Authorization: Bearer TOKEN");
-            let claims = claims.ok_or_else(nobody)?;
-            if !claims.roles.iter().any(|role| guard.roles.contains(role)) {
-                let roles = Role::words(guard.roles);
-                let detail = format!("this needs one of the roles {roles}, and this token has none of them");
-                return Err(Problem::new(StatusCode::FORBIDDEN, detail));
+impl Guard {
+    /// Whoever calls, if it may.
+    fn caller(&self, request: &Request) -> Result<Caller, Problem> {
+        let caller = match &self.keys {
+            None if !is_local(request) => {
+                let why = "without [api.auth] only this machine is served, under the names localhost and 127.0.0.1";
+                return Err(Problem::new(StatusCode::FORBIDDEN, why));
             }
-            Caller { until: claims.until(), name: claims.sub, roles: claims.roles, expires_at_s: Some(claims.exp) }
+            None => Caller::anybody(),
+            Some(keys) => {
+                let given = request.headers().get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
+                let token = given
+                    .and_then(|text| text.split_once(' '))
+                    .filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
+                let token = token.map(|(_, token)| token.trim());
+                let claims = token.and_then(|token| keys.read(token));
+                let nobody =
+                    || Problem::new(StatusCode::UNAUTHORIZED, "a good token is needed: Authorization: Bearer TOKEN");
+                let claims = claims.ok_or_else(nobody)?;
+                if !claims.roles.iter().any(|role| self.roles.contains(role)) {
+                    let roles = Role::words(self.roles);
+                    let detail = format!("this needs one of the roles {roles}, and this token has none of them");
+                    return Err(Problem::new(StatusCode::FORBIDDEN, detail));
+                }
+                Caller { until: claims.until(), name: claims.sub, roles: claims.roles, expires_at_s: Some(claims.exp) }
+            }
+        };
+        if self.rates.as_ref().is_some_and(|rates| !rates.take(&caller.name, Instant::now())) {
+            return Err(Problem::new(StatusCode::TOO_MANY_REQUESTS, format!("{} calls too often", caller.name)));
+        }
+        Ok(caller)
+    }
+}
+
+/// Lets whoever may call pass.
+pub(super) async fn guard(State(guard): State<Guard>, mut request: Request, next: Next) -> Result<Response, Problem> {
+    let caller = match guard.caller(&request) {
+        Ok(caller) => caller,
+        Err(refusal) => {
+            hear_out(request).await;
+            return Err(refusal);
         }
     };
-    if guard.rates.as_ref().is_some_and(|rates| !rates.take(&caller.name, Instant::now())) {
-        return Err(Problem::new(StatusCode::TOO_MANY_REQUESTS, format!("{} calls too often", caller.name)));
-    }
     request.extensions_mut().insert(caller);
     Ok(next.run(request).await)
+}
+
+/// Lets a caller over HTTP/2 finish what it says, as far as that is little, before it is refused: some clients, such as
+/// curl 7.88, take an answer that comes sooner for a broken stream, and show no word of it.
+async fn hear_out(request: Request) {
+    let kind = request.headers().get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
+    // A stream does not come to its end before it is answered.
+    let is_stream = kind.is_some_and(|kind| kind.starts_with("application/grpc"));
+    if request.version() == Version::HTTP_2 && !is_stream {
+        let _unread = tokio::time::timeout(HEARD_WITHIN, to_bytes(request.into_body(), HEARD_BYTES_MAX)).await;
+    }
 }
 
 #[cfg(test)]

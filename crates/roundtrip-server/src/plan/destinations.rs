@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use roundtrip::clock::Clock;
-use roundtrip::outbox::{CourierOptions, Endpoint, RedisListSink, WebhookOptions, WebhookSink};
+use roundtrip::outbox::{BadEndpoint, CourierOptions, Endpoint, RedisListSink, WebhookOptions, WebhookSink};
 use roundtrip::relay::Relay;
 use roundtrip::sender::{FailureResponse, OnTimeout, Patience, QuarantineOn, RouteTerms, SendOrder, SenderOptions};
 use roundtrip::store::Store;
@@ -87,7 +87,8 @@ pub(super) fn plan(findings: &mut Findings<'_>) -> BTreeMap<String, Delivery> {
                 transactions(findings, name, config, &mut owners).map(|found| Delivery::Transactions(Box::new(found)))
             }
             DestinationConfig { transactions: None, webhook: Some(config), keep: None, list: None } => {
-                Some(Delivery::Webhook(config.clone()))
+                let url = findings.ok(&["destinations", name, "webhook", "url"], callable(name, config));
+                url.map(|()| Delivery::Webhook(config.clone()))
             }
             DestinationConfig { transactions: None, webhook: None, keep: Some(config), list: None } => {
                 Some(Delivery::Keep(config.clone()))
@@ -268,14 +269,27 @@ fn list_of(config: &ListSinkConfig) -> Result<RedisListSink, String> {
 }
 
 async fn webhook_of(name: &str, config: &WebhookConfig, clock: Arc<dyn Clock>) -> Result<WebhookSink, anyhow::Error> {
-    let endpoint = Arc::new(endpoint_of(name, config).await.map_err(anyhow::Error::msg)?);
+    let endpoint = Arc::new(endpoint_of(name, config).await?);
     let options = WebhookOptions { timeout: config.timeout.0, ..WebhookOptions::default() };
     Ok(WebhookSink::new(Arc::new(move |_| Some(endpoint.clone())), clock, options)?)
 }
 
-pub(super) async fn endpoint_of(name: &str, config: &WebhookConfig) -> Result<Endpoint, String> {
-    let secret = read_secret(&config.secret).await.map_err(|error| error.to_string())?;
-    Endpoint::new(name, &config.url, secret.reveal()).map_err(|error| error.to_string())
+async fn endpoint_of(name: &str, config: &WebhookConfig) -> anyhow::Result<Endpoint> {
+    Ok(Endpoint::new(name, &config.url, read_secret(&config.secret).await?.reveal())?)
+}
+
+/// Whether a webhook's URL can be called, whatever its secret is.
+fn callable(name: &str, config: &WebhookConfig) -> Result<(), BadEndpoint> {
+    match Endpoint::new(name, &config.url, "") {
+        Err(bad @ BadEndpoint::Url { .. }) => Err(bad),
+        Err(BadEndpoint::Secret { .. }) | Ok(_) => Ok(()),
+    }
+}
+
+/// What is wrong with a webhook's secret, whatever its URL is.
+pub(super) async fn wrong_with_secret(name: &str, config: &WebhookConfig) -> Option<anyhow::Error> {
+    let wrong = endpoint_of(name, config).await.err()?;
+    Some(wrong).filter(|wrong| !matches!(wrong.downcast_ref(), Some(BadEndpoint::Url { .. })))
 }
 
 /// A name that no other process has, and no other start of this one.

@@ -295,6 +295,12 @@ fn check_api(findings: &mut Findings<'_>) {
             findings.add(&[part, "listen"], why);
         }
     }
+    if telemetry.listen == Some(api.listen) && api.listen.port() != 0 {
+        findings.add(&["telemetry", "listen"], "the API listens here: use another port");
+    }
+    if api.body_bytes_max == 0 {
+        findings.add(&["api", "body_bytes_max"], "no request would be taken: use at least 1");
+    }
     if api.header_bytes_max < HEADER_BYTES_LEAST {
         findings.add(&["api", "header_bytes_max"], format!("use at least {HEADER_BYTES_LEAST}: less is never taken"));
     }
@@ -325,6 +331,15 @@ fn check_traces(findings: &mut Findings<'_>) {
     }
 }
 
+/// Whether it can be the address of a WebSocket.
+fn websocket(url: &str) -> Result<(), String> {
+    match reqwest::Url::parse(url) {
+        Ok(url) if matches!(url.scheme(), "ws" | "wss") && url.has_host() => Ok(()),
+        Ok(_) => Err("a WebSocket is called by ws:// or wss:// and a host".to_owned()),
+        Err(error) => Err(format!("this is no URL: {error}")),
+    }
+}
+
 fn check_chains(findings: &mut Findings<'_>) {
     for (name, chain) in &findings.loaded.config.chains {
         let at = |key: &'static str| ["chains", name.as_str(), key];
@@ -333,6 +348,9 @@ fn check_chains(findings: &mut Findings<'_>) {
         }
         for (n, url) in chain.urls.iter().enumerate() {
             findings.ok(&["chains", name, "urls", &n.to_string()], roundtrip_evm::Rpc::http(url));
+        }
+        for (n, url) in chain.websockets.iter().enumerate() {
+            findings.ok(&["chains", name, "websockets", &n.to_string()], websocket(url));
         }
         if chain.quorum == 0 || chain.quorum > chain.urls.len().max(1) && !findings.loaded.is_unread(&at("urls")) {
             let why = format!(

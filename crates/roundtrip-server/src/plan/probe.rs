@@ -4,7 +4,7 @@
 
 use roundtrip_evm::Rpc;
 
-use super::destinations::endpoint_of;
+use super::destinations::wrong_with_secret;
 use super::routes::address;
 use super::work::signing_key;
 use super::{Plan, destinations};
@@ -96,9 +96,9 @@ async fn probe_keys(loaded: &Loaded, faults: &mut Vec<Fault>) {
     }
     for (name, destination) in &config.destinations {
         if let Some(webhook) = &destination.webhook
-            && let Err(why) = endpoint_of(name, webhook).await
+            && let Some(wrong) = wrong_with_secret(name, webhook).await
         {
-            faults.push(loaded.fault(&["destinations", name, "webhook"], why));
+            faults.push(loaded.fault(&["destinations", name, "webhook", "secret"], wrong.to_string()));
         }
     }
     for (name, route) in &config.routes {

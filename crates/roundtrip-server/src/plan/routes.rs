@@ -9,7 +9,7 @@ use roundtrip::listener::{FollowerOptions, RedisList};
 use roundtrip::relay::Relay;
 use roundtrip::store::policy::{Backoff, Gate, Horizon, OnDuplicate, QueueOrder, Rate, Retention, RoutePolicy};
 use roundtrip::words::{Destination, Encoding, Height, ListenerName, OriginName, Payload, RouteName};
-use roundtrip_evm::listener::Mempool;
+use roundtrip_evm::listener::{AbiError, Mempool};
 use roundtrip_evm::{EventSignature, EvmSource, Rpc, Watch};
 
 use super::destinations::Delivery;
@@ -183,7 +183,13 @@ fn watch_of(
     let event = match &config.abi {
         Some(file) => {
             let abi = findings.read(&at("abi"), file)?;
-            findings.ok(&at("event"), EventSignature::from_abi(&abi, &config.event))
+            match EventSignature::from_abi(&abi, &config.event) {
+                Err(bad @ AbiError::NotAnAbi(_)) => {
+                    findings.add(&at("abi"), format!("{}: {bad}", file.display()));
+                    None
+                }
+                read => findings.ok(&at("event"), read),
+            }
         }
         None => findings.ok(&at("event"), EventSignature::parse(&config.event)),
     }?;
@@ -224,6 +230,9 @@ fn policy(findings: &mut Findings<'_>, name: &str, config: &RouteConfig) -> Opti
     let on_duplicate = on_duplicate(findings, name, config);
     for (key, why) in nothing_would_pass(config) {
         findings.add(&at(key), why);
+    }
+    if config.every.as_ref().is_some_and(|every| every.period.as_ms() == 0) {
+        findings.add(&["routes", name, "every", "period"], "requests would come without end: use \"1m\", for example");
     }
     let (identity, destination, horizon) = (identity?, destination?, horizon?);
     let policy = RoutePolicy {

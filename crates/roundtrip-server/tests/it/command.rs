@@ -116,7 +116,7 @@ function = "answer(uint256 id)"
     let told = said(&checked);
     let expected = [
         "roundtrip.toml:2:1: store.url: there is no folder nowhere",
-        "roundtrip.toml:4:6: api.auth: no secret in the environment variable NOT_SET_ANYWHERE",
+        "roundtrip.toml:5:1: api.auth.secret: no secret in the environment variable NOT_SET_ANYWHERE",
         "roundtrip.toml:9:9: chains.main.urls.0: ",
         "roundtrip.toml:12:1: lanes.first.signer: no secret in the file missing.key",
     ];
@@ -182,6 +182,81 @@ function = "answer("
     }
     assert_eq!(lines.len(), expected.len(), "{told}");
     assert!(!told.contains("store.url: store.url"), "{told}");
+}
+
+/// What is wrong with one file, secret or address hides no other, and each is told where it stands.
+#[test]
+fn each_file_secret_and_address_is_told_at_its_own_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = r#"[store]
+url = "memory:"
+
+[api]
+listen = "127.0.0.1:8080"
+body_bytes_max = 0
+
+[api.auth]
+secret = { file = "short" }
+public_key = { env = "NOT_SET_ANYWHERE" }
+
+[api.tls]
+certificate = "none.pem"
+key = "none.key"
+
+[telemetry]
+listen = "127.0.0.1:8080"
+
+[telemetry.traces]
+endpoint = "foo"
+
+[telemetry.traces.headers]
+authorization = { env = "NOT_SET_ANYWHERE" }
+
+[chains.main]
+chain_id = 1
+urls = ["http://127.0.0.1:1"]
+websockets = ["ws://127.0.0.1:1", "http://127.0.0.1:1"]
+
+[destinations.hook.webhook]
+url = "htps:/foo"
+secret = { env = "NOT_SET_ANYWHERE" }
+
+[routes.tick]
+every = { period = "0s" }
+
+[routes.price]
+
+[[routes.price.events]]
+chain = "main"
+abi = "broken.json"
+event = "Asked"
+"#;
+    for (name, text) in [("roundtrip.toml", config), ("short", "short"), ("broken.json", "[{")] {
+        std::fs::write(folder.path().join(name), text).unwrap();
+    }
+    let told = said(&roundtrip(folder.path(), &["check"]));
+    let expected = [
+        "roundtrip.toml:6:1: api.body_bytes_max: no request would be taken",
+        "roundtrip.toml:9:1: api.auth.secret: ",
+        "roundtrip.toml:10:1: api.auth.public_key: no secret in the environment variable NOT_SET_ANYWHERE",
+        "roundtrip.toml:13:1: api.tls.certificate: ",
+        "roundtrip.toml:14:1: api.tls.key: ",
+        "roundtrip.toml:17:1: telemetry.listen: the API listens here",
+        "roundtrip.toml:20:1: telemetry.traces.endpoint: this is no URL",
+        "roundtrip.toml:23:1: telemetry.traces.headers.authorization: no secret in",
+        "roundtrip.toml:27:9: chains.main.urls.0: ",
+        "roundtrip.toml:28:35: chains.main.websockets.1: a WebSocket is called by ws:// or wss://",
+        "roundtrip.toml:31:1: destinations.hook.webhook.url: ",
+        "roundtrip.toml:32:1: destinations.hook.webhook.secret: no secret in",
+        "roundtrip.toml:35:11: routes.tick.every.period: requests would come without end",
+        "roundtrip.toml:41:1: routes.price.events.0.abi: ",
+    ];
+    let lines: Vec<&str> = told.lines().filter(|line| line.starts_with("roundtrip.toml:")).collect();
+    for (line, start) in lines.iter().zip(expected) {
+        assert!(line.starts_with(start), "{start} is not where it should be in:\n{told}");
+    }
+    assert_eq!(lines.len(), expected.len(), "{told}");
+    assert!(told.contains("broken.json: this is no ABI in JSON"), "{told}");
 }
 
 /// Wherever the command runs.
@@ -347,7 +422,7 @@ signer = "0xac0974bec39a17e36ba4a6b4d238ff944bacb478cbed5efcae784d7bf4f2ff80"
         "roundtrip.toml:29:1: routes.price.events.1.event: ",
         "roundtrip.toml:33:19: destinations.board.transactions.lanes.1: no lane is called \"second\"",
         "roundtrip.toml:34:1: destinations.board.transactions.contract: ",
-        "roundtrip.toml:37:20: destinations.hook.webhook: no secret in the environment variable NOT_SET_ANYWHERE",
+        "roundtrip.toml:39:1: destinations.hook.webhook.secret: no secret in the environment variable NOT_SET_ANYWHERE",
         "roundtrip.toml:42:1: lanes.first.signer: a secret is not written here but named",
     ];
     // What a signature lacks is shown in lines of its own.
