@@ -39,20 +39,33 @@ export async function connect() {
   const own = (stop = new AbortController());
   let wait = FIRST_WAIT_MS;
   while (!own.signal.aborted) {
-    const answered = await follow(own.signal).catch(() => false);
+    await looked();
+    const answered = await follow(own.signal).catch(() => document.hidden);
     if (own.signal.aborted) return;
     if (answered === "unknown") return become("offline");
     wait = answered ? FIRST_WAIT_MS : Math.min(wait * 2, LONGEST_WAIT_MS);
-    become("connecting");
+    if (!document.hidden) become("connecting");
     await new Promise((then) => setTimeout(then, wait));
   }
 }
 
-/** Reads one connection to its end; whether there was one. */
+/**
+ * Settles once somebody looks at the page. A browser has few connections to one server: pages in the background that kept
+ * theirs would leave none to the one in front.
+ */
+const looked = () =>
+  new Promise((then) => {
+    if (!document.hidden) return then();
+    document.addEventListener("visibilitychange", then, { once: true });
+  });
+
+/** Reads one connection to its end, or until nobody looks any more; whether there was one. */
 async function follow(ended) {
   const cut = new AbortController();
   const abort = () => cut.abort();
+  const hide = () => document.hidden && abort();
   ended.addEventListener("abort", abort);
+  document.addEventListener("visibilitychange", hide);
   const silence = () => setTimeout(abort, SILENCE_MS);
   let timer = silence();
   try {
@@ -80,6 +93,7 @@ async function follow(ended) {
   } finally {
     clearTimeout(timer);
     ended.removeEventListener("abort", abort);
+    document.removeEventListener("visibilitychange", hide);
   }
 }
 

@@ -145,7 +145,11 @@ export const stateOn = (route, state) => (state === "ready" && route?.delivery =
 /** What kind of error it is, in a word or two. */
 export const CLASSES = { transport: "no way to it", retryable: "failed too often", fatal: "cannot work", crash: "workers lost" };
 
+/** A dead letter that ended is one no longer. */
+export const shownState = (request) => (request.state === "dead" && request.ended_at_ms !== undefined ? "dropped" : request.state);
+
 export const STATES = {
+  dropped: ["dropped", "A dead letter that was given up, by a person or since it lay for long enough"],
   held: ["held", "Not yet due, or not yet final enough to be worked on"],
   queued: ["queued", "Ready for a worker"],
   leased: ["leased", "In a worker's hand"],

@@ -49,14 +49,20 @@ impl fmt::Debug for SigningKey {
     }
 }
 
-/// How long the other side asks to be left alone: seconds, or a date.
+/// The longest that the other side is left alone, whatever it asks for: it must not put a request off for good.
+const RETRY_AFTER_MAX: Duration = Duration::from_secs(3600);
+
+/// How long the other side asks to be left alone, in seconds or by a date; at most an hour.
 pub fn retry_after(headers: &HeaderMap, now: UnixMs) -> Option<Duration> {
     let text = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
-    if let Ok(seconds) = text.parse() {
-        return Some(Duration::from_secs(seconds));
-    }
-    let at: SystemTime = httpdate::parse_http_date(text).ok()?;
-    at.duration_since(UNIX_EPOCH + Duration::from_millis(now.0)).ok()
+    let asked = match text.parse() {
+        Ok(seconds) => Duration::from_secs(seconds),
+        Err(_) => {
+            let at: SystemTime = httpdate::parse_http_date(text).ok()?;
+            at.duration_since(UNIX_EPOCH + Duration::from_millis(now.0)).ok()?
+        }
+    };
+    Some(asked.min(RETRY_AFTER_MAX))
 }
 
 /// What went wrong, down to its first cause; hyper itself only says where.
@@ -90,6 +96,8 @@ mod tests {
         check(" 0 ", Some(0));
         check("Sun, 06 Nov 1994 08:50:07 GMT", Some(30));
         check("Sun, 06 Nov 1994 08:00:00 GMT", None);
+        check("99999999999999", Some(3600));
+        check("Mon, 06 Nov 2034 08:50:07 GMT", Some(3600));
         check("soon", None);
         check("-1", None);
         assert_eq!(retry_after(&HeaderMap::new(), UnixMs(0)), None);

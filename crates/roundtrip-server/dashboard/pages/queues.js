@@ -18,6 +18,8 @@ const TABS = [
 ];
 /** Jobs that are shown at once. */
 const JOBS = 50;
+/** How those ended that are completed: what was given up is not. */
+const DONE = "settled,elsewhere";
 /** Those that ended, of which only little is shown. */
 const ENDED = 100;
 const NEXT = {
@@ -26,7 +28,7 @@ const NEXT = {
   delayed: "Nothing is put off.",
   answered: "No answer is on its way.",
   failed: "Nothing failed for good.",
-  completed: "Nothing has ended since this process began to listen.",
+  completed: "Nothing was done since this process began to listen.",
 };
 
 export const page = (given) => (given.rest.length ? one(given, given.rest[0], given.rest[1] ?? "waiting") : all());
@@ -97,7 +99,7 @@ function one({ refresh }, name, tab) {
       const kept = route?.delivery === "keep";
       const wanted = tab === "completed" ? kept && ["ready"] : states && statesOf(route, states);
       const live = wanted?.length ? await get(at(["requests"], { route: name, state: wanted.join(), limit: JOBS })) : { requests: [] };
-      const ended = await get(at(["ended"], { route: name, limit: tab === "completed" ? ENDED : 1 }));
+      const ended = await get(at(["ended"], { route: name, state: DONE, limit: tab === "completed" ? ENDED : 1 }));
       return {
         route,
         counts: counts.filter((one) => one.route === name),

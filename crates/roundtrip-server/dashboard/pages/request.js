@@ -5,7 +5,7 @@ import { Problem, at, bytes, get, getRequest, post } from "../api.js";
 import { noRequest } from "../faults.js";
 import { act, badge, confirm, copyButton, copyable, facts, head, json, laneLink, routeLink, section, slotLink } from "../parts.js";
 import { trail, trouble } from "../parts.js";
-import { CLASSES, ago, brief, count, date, dump, gwei, plural, span, time } from "../words.js";
+import { CLASSES, ago, brief, count, date, dump, gwei, plural, shownState, span, time } from "../words.js";
 import { attemptView, called } from "./lanes.js";
 
 /** What tells that a transaction is in a block. */
@@ -57,8 +57,8 @@ export function page({ rest: [id], refresh }) {
         trail("#/requests", "Requests"),
         head(
           h("span", { class: "mono" }, brief(id, 10)),
-          [request && badge(request.state, home), route && [" on ", routeLink(route)]],
-          request && actions(request, refresh),
+          [request && badge(shownState(request), home), route && [" on ", routeLink(route)]],
+          live && actions(request, refresh),
         ),
         request?.error &&
           h(
@@ -173,7 +173,7 @@ function actions(request, refresh) {
   const mend = (remedy, said) => async () => {
     const work = async () => {
       const { state } = await post(at(["requests", request.id, remedy]));
-      return `Done: it is ${state}`;
+      return `Done: it is ${remedy === "drop" ? "dropped" : state}`;
     };
     if (await confirm({ ...said, work })) refresh();
   };
@@ -292,8 +292,13 @@ const SAYS = {
   rearmed: ["To be tried again", ""],
   reworked: ["To be worked out anew", "warn"],
   done_elsewhere: ["Done elsewhere", ""],
-  ended: ["Ended", "good"],
 };
+
+/** How an end is told: only what was done is good. */
+function endedAs(end) {
+  const word = end === "dead" ? "dropped" : end;
+  return [word[0].toUpperCase() + word.slice(1), end === "settled" ? "good" : ""];
+}
 
 function timeline(entries) {
   if (entries.length === 0) return h("p", { class: "quiet" }, "The journal no longer reaches back to it.");
@@ -301,12 +306,12 @@ function timeline(entries) {
     "ol",
     { class: "timeline" },
     entries.map((entry, n) => {
-      const [word, kind] = SAYS[entry.event] ?? [entry.event, ""];
+      const [word, kind] = entry.event === "ended" ? endedAs(entry.detail) : (SAYS[entry.event] ?? [entry.event, ""]);
       const gap = n > 0 ? entry.at_ms - entries[n - 1].at_ms : 0;
       return h(
         "li",
         { class: kind, "data-key": entry.position, "data-event": entry.event },
-        h("span", { class: "what" }, entry.event === "ended" ? entry.detail[0].toUpperCase() + entry.detail.slice(1) : word),
+        h("span", { class: "what" }, word),
         h("span", { class: "how" }, how(entry)),
         h(
           "time",

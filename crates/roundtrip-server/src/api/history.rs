@@ -177,11 +177,12 @@ pub(super) struct WireEnds {
     /// Where the next page begins, if there is more.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub next: Option<u64>,
-    /// How many ended on each route since this process began to read the journal, by name.
+    /// How many were done on each route since this process began to read the journal, by name: settled, or done
+    /// elsewhere.
     pub totals: Vec<WireTotal>,
 }
 
-/// How many requests of a route ended.
+/// How many requests of a route were done.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub(super) struct WireTotal {
     /// The route.
@@ -232,7 +233,7 @@ pub(super) async fn ended(
         admitted_at_ms: ended.admitted_at.map(|at| at.0),
         ended_at_ms: ended.at.0,
     };
-    let on = book.ended_on().filter(|(name, _)| wanted.route.as_ref().is_none_or(|route| route == *name));
+    let on = book.done_on().filter(|(name, _)| wanted.route.as_ref().is_none_or(|route| route == *name));
     let totals = on.map(|(route, requests)| WireTotal { route: route.to_string(), requests });
     let requests = page.into_iter().map(shown).collect();
     Ok(Json(WireEnds { requests, next, totals: totals.collect() }))

@@ -8,7 +8,7 @@ use super::desk::{self, Desk, look};
 use super::given::Reach;
 use super::requests::{Filter, retrying};
 use super::routes::must_exist;
-use super::show::{self, Table, ago, line, now_ms, short};
+use super::show::{self, Table, ago, now_ms, short, whole_line};
 use crate::api::Whole;
 use crate::api::dead::{DeadCall, DeadFilter, DeadMended, DeadPreview};
 
@@ -171,7 +171,7 @@ fn causes(found: &DeadPreview) -> String {
             cause.class.to_string(),
             ago(cause.oldest_at_ms, now),
             short(&cause.example),
-            line(&cause.cause),
+            whole_line(&cause.cause),
         ]);
     }
     let others = if found.others > 0 { format!("and {} of other causes\n", found.others) } else { String::new() };

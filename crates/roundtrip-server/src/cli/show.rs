@@ -99,9 +99,14 @@ pub(super) fn short(id: &str) -> String {
     id.chars().take(ID_DIGITS).collect()
 }
 
+/// A text in one line, whole: such as one that is to be given back.
+pub(super) fn whole_line(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
+
 /// A text in one line of a table.
 pub(super) fn line(text: &str) -> String {
-    let line: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    let line = whole_line(text);
     if line.chars().count() <= TEXT_CHARS_MAX {
         return line;
     }

@@ -73,8 +73,8 @@ pub struct Book {
     /// In the order in which they came; the oldest is forgotten first.
     order: VecDeque<RequestId>,
     ended: VecDeque<Ended>,
-    /// How many ended since, by route.
-    ended_on: BTreeMap<RouteName, u64>,
+    /// How many were done since, by route.
+    done_on: BTreeMap<RouteName, u64>,
     transactions: HashMap<AttemptHash, Vec<RequestId>>,
     transaction_order: VecDeque<AttemptHash>,
     /// Routes whose answers wait for nobody: each is done once it is answered, not when it is forgotten.
@@ -166,9 +166,10 @@ impl Book {
         }
         let (route, admitted_at) = (entry.route.clone(), known.map(|known| known.admitted_at));
         if let Some(route) = &route
-            && (self.ended_on.len() < ROUTES_MAX || self.ended_on.contains_key(route))
+            && matches!(end, End::Settled | End::Elsewhere)
+            && (self.done_on.len() < ROUTES_MAX || self.done_on.contains_key(route))
         {
-            *self.ended_on.entry(route.clone()).or_default() += 1;
+            *self.done_on.entry(route.clone()).or_default() += 1;
         }
         self.ended.push_back(Ended { id, route, admitted_at, end, at: entry.at, position: entry.position });
     }
@@ -210,9 +211,9 @@ impl Book {
         self.ended.iter().rev()
     }
 
-    /// How many ended since the journal was read, by route.
-    pub fn ended_on(&self) -> impl Iterator<Item = (&RouteName, u64)> {
-        self.ended_on.iter().map(|(route, count)| (route, *count))
+    /// How many were done since the journal was read, by route: those that were given up are not among them.
+    pub fn done_on(&self) -> impl Iterator<Item = (&RouteName, u64)> {
+        self.done_on.iter().map(|(route, count)| (route, *count))
     }
 
     /// The requests whose answers a transaction carried.
@@ -314,7 +315,7 @@ mod tests {
         assert_eq!(book.carried_by(&AttemptHash([9; 32])), [RequestId([1; 32])]);
         let ended: Vec<_> = book.ended().map(|ended| (ended.route.as_ref().unwrap().to_string(), ended.end)).collect();
         assert_eq!(ended, [("a".to_owned(), End::Settled)]);
-        let counted: Vec<_> = book.ended_on().map(|(route, count)| (route.as_str(), count)).collect();
+        let counted: Vec<_> = book.done_on().map(|(route, count)| (route.as_str(), count)).collect();
         assert_eq!(counted, [("a", 1)]);
     }
 

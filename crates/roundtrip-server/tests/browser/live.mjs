@@ -1,6 +1,6 @@
 // What happens is shown without a reload, and goes on being shown after the server was away.
 
-import { BASE, OPERATOR, ask, assert, browse, go, judge, says, submit, work } from "./browser.mjs";
+import { BASE, OPERATOR, ask, assert, browse, call, confirmed, go, judge, says, submit, work } from "./browser.mjs";
 
 await browse(async (page) => {
   page.expected = ["ERR_", "503"];
@@ -59,5 +59,27 @@ await browse(async (page) => {
   await work("cube", { error: "cubes are too hard" });
   await says(page, ".attention", "1 dead letter");
   await says(page, ".bubble", "1");
+
+  // Whoever drops it sees that it is gone: there is nothing left to press.
+  const [dead] = (await call("/v1/requests?state=dead")).requests;
+  await go(page, `#/requests/${dead.id}`, dead.id.slice(0, 6));
+  await confirmed(page, "Drop", "Drop it");
+  await says(page, ".head .badge", "dropped");
+  await says(page, ".timeline li:last-child", "Dropped");
+  assert.equal(await page.locator(".head button").count(), 0, "what has ended is not mended");
+
+  // A page that nobody looks at lets its connection go, and knows all once it is looked at again.
+  await go(page, "#/requests", "Requests");
+  const turn = (hidden) =>
+    page.evaluate((hidden) => {
+      Object.defineProperty(document, "hidden", { configurable: true, get: () => hidden });
+      document.dispatchEvent(new Event("visibilitychange"));
+    }, hidden);
+  const cut = page.waitForEvent("requestfailed", (request) => request.url().endsWith("/v1/updates"));
+  await turn(true);
+  await cut;
+  const unseen = await submit("square", { n: 8 });
+  await turn(false);
+  await says(page, `a[href="#/requests/${unseen}"]`, unseen.slice(0, 6));
   assert.equal(await page.evaluate(() => window.same), true, "the page was not reloaded");
 });
