@@ -7,9 +7,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use axum::body::to_bytes;
 use axum::extract::{Request, State};
-use axum::http::{StatusCode, Version, header};
+use axum::http::{StatusCode, header};
 use axum::middleware::Next;
 use axum::response::Response;
 use jsonwebtoken::{Algorithm, DecodingKey, EncodingKey, Header, Validation};
@@ -25,9 +24,6 @@ pub const SECRET_BYTES_MIN: usize = 32;
 const NAME_BYTES_MAX: usize = 128;
 /// How far clocks may differ.
 const LEEWAY_S: u64 = 30;
-/// How much of what somebody says is heard before it is refused, and for how long.
-const HEARD_BYTES_MAX: usize = 64 << 10;
-const HEARD_WITHIN: Duration = Duration::from_millis(500);
 
 /// What a caller may do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, clap::ValueEnum, ToSchema)]
@@ -227,26 +223,9 @@ impl Guard {
 
 /// Lets whoever may call pass.
 pub(super) async fn guard(State(guard): State<Guard>, mut request: Request, next: Next) -> Result<Response, Problem> {
-    let caller = match guard.caller(&request) {
-        Ok(caller) => caller,
-        Err(refusal) => {
-            hear_out(request).await;
-            return Err(refusal);
-        }
-    };
+    let caller = guard.caller(&request)?;
     request.extensions_mut().insert(caller);
     Ok(next.run(request).await)
-}
-
-/// Lets a caller over HTTP/2 finish what it says, as far as that is little, before it is refused: some clients, such as
-/// curl 7.88, take an answer that comes sooner for a broken stream, and show no word of it.
-async fn hear_out(request: Request) {
-    let kind = request.headers().get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
-    // A stream does not come to its end before it is answered.
-    let is_stream = kind.is_some_and(|kind| kind.starts_with("application/grpc"));
-    if request.version() == Version::HTTP_2 && !is_stream {
-        let _unread = tokio::time::timeout(HEARD_WITHIN, to_bytes(request.into_body(), HEARD_BYTES_MAX)).await;
-    }
 }
 
 #[cfg(test)]

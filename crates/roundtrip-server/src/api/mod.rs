@@ -15,6 +15,7 @@ mod dashboard;
 pub(crate) mod dead;
 mod docs;
 pub(crate) mod explore;
+mod hearing;
 mod history;
 pub(crate) mod lanes;
 pub(crate) mod listeners;

@@ -30,6 +30,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 
+use super::hearing::heard_out;
 use super::problem::{BODY_TOO_LARGE, Problem};
 
 /// How long a caller has to show its headers, or to shake hands.
@@ -62,6 +63,7 @@ pub fn limited(router: Router, limits: Limits) -> Router {
     router
         .layer(DefaultBodyLimit::max(limits.body_bytes_max))
         .layer(map_response_with_state(limits.body_bytes_max, told_how_much))
+        .layer(from_fn_with_state(limits.body_bytes_max, heard_out))
         .layer(from_fn_with_state(calls, one_of_many))
 }
 
