@@ -84,6 +84,15 @@ pub(super) struct Refused {
     detail: String,
 }
 
+/// An instance that nothing was heard of.
+#[derive(Debug, thiserror::Error)]
+#[error("the instance at {base} was not reached: {what}: {to_do}")]
+pub(super) struct NotReached {
+    pub(super) base: String,
+    pub(super) what: &'static str,
+    pub(super) to_do: &'static str,
+}
+
 impl Desk {
     /// Finds out who takes the orders.
     async fn open(reach: &Reach, purpose: Purpose) -> anyhow::Result<Desk> {
@@ -95,7 +104,9 @@ impl Desk {
                     None => None,
                 },
             };
-            return Desk::instance(url, token, reach.ca.as_deref());
+            let desk = Desk::instance(url, token, reach.ca.as_deref())?;
+            desk.must_answer().await?;
+            return Ok(desk);
         }
         let found = reach.load()?;
         if let Some(url) = &reach.store {
@@ -122,6 +133,13 @@ impl Desk {
             Some(file) => trusting(file).with_context(|| format!("--ca: {}", file.display()))?,
         };
         Ok(Desk { place: format!("the instance at {base}"), way: Way::Instance { client, base, token } })
+    }
+
+    /// Refuses an instance that says nothing at all: what it is asked next may take its time.
+    async fn must_answer(&self) -> anyhow::Result<()> {
+        let Way::Instance { client, base, .. } = &self.way else { return Ok(()) };
+        let asked = client.get(format!("{base}/health")).timeout(THERE_WITHIN).send().await;
+        asked.map(drop).map_err(|error| unreachable(base, &error))
     }
 
     async fn store(url: &str, found: Option<&Loaded>, purpose: Purpose) -> anyhow::Result<Desk> {
@@ -304,18 +322,21 @@ fn unreachable(base: &str, error: &reqwest::Error) -> anyhow::Error {
              (--ca), and the instance as its certificate does (--url)"
         );
     }
-    let why = if error.is_connect() {
-        "nobody answers there: start it with `roundtrip run`, correct --url, or name its store with --store"
+    if error.is_builder() {
+        return anyhow::anyhow!(
+            "the instance at {base} was not reached: this is no address: write http://HOST:PORT or https://HOST:PORT"
+        );
+    }
+    let (what, to_do) = if error.is_connect() {
+        ("nobody answers there", "start it with `roundtrip run`, correct --url, or name its store with --store")
     } else if error.is_timeout() {
-        "it did not answer in time: look at its log"
-    } else if error.is_builder() {
-        "this is no address: write http://HOST:PORT or https://HOST:PORT"
+        ("it did not answer in time", "look at its log, and whether its process is stopped or starved")
     } else if base.starts_with("http:") {
-        "the call broke off: make it again, or write https:// if it has a certificate"
+        ("the call broke off", "make it again, or write https:// if it has a certificate")
     } else {
-        "the call broke off: make it again"
+        ("the call broke off", "make it again")
     };
-    anyhow::anyhow!("the instance at {base} was not reached: {why}")
+    NotReached { base: base.to_owned(), what, to_do }.into()
 }
 
 /// Where the instance of this configuration listens, if one does.

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use roundtrip::store::StoreError;
 
-use super::desk::look;
+use super::desk::{NotReached, look};
 use super::given::Reach;
 use super::show;
 use crate::doctor::{Diagnosis, Finding, Kind, Level};
@@ -18,17 +18,16 @@ const BAD: u8 = 4;
 /// Looks, and says what was found.
 pub(super) async fn examine(reach: &Reach) -> anyhow::Result<ExitCode> {
     let looked = look(reach, async |desk| Ok((desk.get("/v1/doctor").await?, desk.is_instance()))).await;
-    let (mut found, runs): (Diagnosis, bool) = match looked {
-        Err(error) => match error.downcast_ref() {
-            Some(why) => (Diagnosis { findings: vec![unopened(why)], accounts: Vec::new() }, false),
-            None => return Err(error),
+    let alone = |finding| Diagnosis { findings: vec![finding], accounts: Vec::new() };
+    let found = match looked {
+        Ok((found, true)) => found,
+        Ok((found, false)) => with_nobody(found),
+        Err(error) => match (error.downcast_ref(), error.downcast_ref()) {
+            (Some(why), _) => with_nobody(alone(unopened(why))),
+            (_, Some(why)) => alone(unheard(why)),
+            (None, None) => return Err(error),
         },
-        Ok(looked) => looked,
     };
-    if !runs {
-        let well = found.findings.iter().position(|finding| finding.level == Level::Well);
-        found.findings.insert(well.unwrap_or(found.findings.len()), nobody());
-    }
     show::print(reach.json, &found, told)?;
     let worst = found.findings.iter().map(|finding| finding.level).max().unwrap_or(Level::Well);
     Ok(match worst {
@@ -36,6 +35,25 @@ pub(super) async fn examine(reach: &Reach) -> anyhow::Result<ExitCode> {
         Level::Look => ExitCode::from(LOOK),
         Level::Bad => ExitCode::from(BAD),
     })
+}
+
+/// What was found where the store alone was looked at: that comes after all that is worse than well.
+fn with_nobody(mut found: Diagnosis) -> Diagnosis {
+    let well = found.findings.iter().position(|finding| finding.level == Level::Well);
+    found.findings.insert(well.unwrap_or(found.findings.len()), nobody());
+    found
+}
+
+/// Where the instance says nothing, nobody knows what gets done.
+fn unheard(why: &NotReached) -> Finding {
+    Finding {
+        level: Level::Bad,
+        kind: Kind::NoInstance,
+        name: None,
+        about: "instance".to_owned(),
+        found: format!("that at {} was not reached: {}", why.base, why.what),
+        to_do: Some(why.to_do.to_owned()),
+    }
 }
 
 /// Where no instance answers, the store may be well and nothing gets done.

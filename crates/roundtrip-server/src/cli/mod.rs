@@ -92,7 +92,7 @@ enum Action {
     #[command(subcommand)]
     Store(store::StoreAction),
     /// Says whether all is well, and what to do about what is not. The exit code is 0 if it is, 3 if
-    /// somebody should look, 4 if something is bad.
+    /// somebody should look, 4 if something is bad: also if the instance says nothing, of which 5 seconds are enough.
     Doctor {
         #[command(flatten)]
         reach: Reach,

@@ -157,6 +157,12 @@ impl Program {
         job["id"].as_str().unwrap().to_owned()
     }
 
+    /// Signals it, such as `STOP`, after which it stands still.
+    pub(crate) fn signal(&self, name: &str) {
+        let sent = Command::new("kill").arg(format!("-{name}")).arg(self.child.id().to_string()).status().unwrap();
+        assert!(sent.success(), "kill -{name}: {sent}");
+    }
+
     /// Asks it to stop, and waits until it has, well; all that it said.
     pub(crate) fn stop(mut self) -> String {
         let asked = Command::new("kill").arg("-TERM").arg(self.child.id().to_string()).status().unwrap();

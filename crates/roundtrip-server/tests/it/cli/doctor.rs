@@ -62,3 +62,26 @@ async fn servers_are_asked_how_they_are_set() {
     assert!(found.out.contains("set `maxmemory-policy noeviction`"), "{found:?}");
     assert!(found.out.ends_with("1 bad, 1 to look at\n"), "once, and that no instance runs: {found:?}");
 }
+
+/// An instance that says nothing is bad, and nobody waits for it for long.
+#[tokio::test]
+async fn an_instance_that_stands_still_is_told_in_time() {
+    let folder = roomy_folder();
+    let program = Program::start(folder.path(), "[store]\nurl = \"sqlite:store.db\"\n[routes.work]\n");
+    program.signal("STOP");
+    let asked = std::time::Instant::now();
+    let alone = Shell::alone(folder.path());
+    let found = alone.run(&["doctor", "--url", program.base()]);
+    assert_eq!(found.code, Some(4), "{found:?}");
+    let told = format!("BAD   instance: that at {} was not reached: it did not answer in time\n", program.base());
+    assert!(found.out.starts_with(&told) && found.out.ends_with("1 bad, 0 to look at\n"), "{found:?}");
+    let beside = Shell::beside(folder.path(), &program).run(&["doctor", "--json"]);
+    let json: serde_json::Value = serde_json::from_str(&beside.out).unwrap();
+    assert_eq!((beside.code, &json["findings"][0]["kind"]), (Some(4), &json!("no_instance")), "{beside:?}");
+    assert!(alone.refuses(&["routes", "list", "--url", program.base()]).contains("it did not answer in time"));
+    assert!(asked.elapsed() < std::time::Duration::from_secs(30), "10 seconds for each are enough");
+    program.signal("CONT");
+    assert_eq!(alone.run(&["doctor", "--url", program.base()]).code, Some(0));
+    let nobody = alone.run(&["doctor", "--url", "http://127.0.0.1:1"]);
+    assert!(nobody.code == Some(4) && nobody.out.contains("nobody answers there"), "{nobody:?}");
+}

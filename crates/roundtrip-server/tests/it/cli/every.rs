@@ -77,7 +77,7 @@ const ALL: [Tried; 32] = [
         &["--store sqlite:new.db --to sqlite:one.db", "--store sqlite:new.db --to sqlite:two.db --json"],
         ("--store sqlite:missing.db --to sqlite:one.db", "there is no store at missing.db"),
     ),
-    tried("doctor", &["", "--json"], (NOBODY_THERE, "nobody answers there")),
+    tried("doctor", &["", "--json"], ("--url nowhere", "this is no address")),
     tried("top", &["--once", "--once --json"], ("", "say --once")),
     tried("completions", &["bash"], ("tcsh", "invalid value 'tcsh'")),
     tried("schema", &[""], ("--yaml", "unexpected argument")),
