@@ -211,11 +211,12 @@ impl Doors {
             None => None,
         };
         let (calls_per_second, wait_max) = (config.api.calls_per_second, config.api.wait_max.0);
+        let store_wait_max = config.api.store_wait_max.0;
         Ok(Arc::new(Doors {
             store,
             telemetry,
             premises: Arc::new(premises),
-            manners: Manners { keys, calls_per_second, wait_max, body_bytes_max },
+            manners: Manners { keys, calls_per_second, wait_max, store_wait_max, body_bytes_max },
             limits: Limits { body_bytes_max, header_bytes_max, connections_max, calls_max },
             tls: config.api.tls.as_ref().map(open_tls).transpose().context("api.tls")?,
         }))

@@ -5,12 +5,13 @@
 //! ```
 //!
 //! A call that changes something is answered after the commit that it speaks of. Failure modes:
-//! a store that is away, or full, is 503 with `Retry-After`, and nothing was done; a call whose
-//! answer was lost can be made again.
+//! a store that is away, or full, is 503 with `Retry-After`, and nothing was done; so is one that does not
+//! answer in time, and then nobody knows what was done: the call can be made again.
 
 pub mod auth;
 mod bodies;
 mod body;
+mod bounded;
 mod dashboard;
 pub(crate) mod dead;
 mod docs;
@@ -57,6 +58,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use auth::{Caller, Guard, Keys, Role, guard};
+use bounded::Bounded;
 use rate::Rates;
 
 pub(crate) use body::Whole;
@@ -159,6 +161,8 @@ pub struct Manners {
     pub calls_per_second: Option<NonZeroU32>,
     /// How long a call waits for work or for an answer, at the most.
     pub wait_max: Duration,
+    /// How long a call waits for each answer of the store.
+    pub store_wait_max: Duration,
     /// Largest message of a stream, in bytes.
     pub body_bytes_max: usize,
 }
@@ -195,8 +199,9 @@ impl Api {
         telemetry: Telemetry,
         shutdown: Shutdown,
     ) -> Api {
+        let Manners { keys, calls_per_second, wait_max, store_wait_max, body_bytes_max } = manners;
+        let store: Arc<dyn Store> = Arc::new(Bounded { inner: store, within: store_wait_max });
         let submitter = Submitter::new(store.clone());
-        let Manners { keys, calls_per_second, wait_max, body_bytes_max } = manners;
         let rates = calls_per_second.map(|most| Arc::new(Rates::new(most.get())));
         let guards = Guards { keys, rates };
         let clock = SystemClock::new();

@@ -22,6 +22,10 @@ const AGAIN_AFTER_S: u32 = 1;
 /// What is said of a body that is larger than one may be.
 pub(super) const BODY_TOO_LARGE: &str = "the body is too large";
 
+/// What is said where the store did not say what became of a call.
+const OUTCOME_UNKNOWN: &str = "the store did not answer, and nobody knows whether this was done: make the same call again, with the same Idempotency-Key, \
+                               id, claim or token, and nothing is done twice";
+
 /// Why a call was refused.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema, IntoResponses)]
 #[response(status = "default", content_type = "application/problem+json")]
@@ -88,6 +92,7 @@ impl From<StoreError> for Problem {
     fn from(error: StoreError) -> Problem {
         match error {
             StoreError::BatchTooLarge { .. } => Problem::new(StatusCode::PAYLOAD_TOO_LARGE, error.to_string()),
+            StoreError::Unknown => Problem::later(OUTCOME_UNKNOWN),
             error => Problem::later(error.to_string()),
         }
     }

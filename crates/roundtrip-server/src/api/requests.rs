@@ -785,7 +785,13 @@ mod tests {
         let intake = Intake { submit: true, path: None, forms: false, identity: Identity::Given };
         let premises = Premises { routes: BTreeMap::from([("r".to_owned(), intake)]), ..Premises::default() };
         let second = Duration::from_secs(1);
-        let manners = Manners { keys: None, calls_per_second: None, wait_max: second, body_bytes_max: 1000 };
+        let manners = Manners {
+            keys: None,
+            calls_per_second: None,
+            wait_max: second,
+            store_wait_max: second,
+            body_bytes_max: 1000,
+        };
         let clock = Arc::new(SystemClock::new());
         let telemetry = Telemetry::start(store.clone(), clock, Scope::default(), None);
         let router = Api::new(store.clone(), Arc::new(premises), manners, telemetry, Shutdown::new()).router();

@@ -163,6 +163,7 @@ impl Desk {
             keys: None,
             calls_per_second: None,
             wait_max: CALL_WITHIN,
+            store_wait_max: CALL_WITHIN,
             body_bytes_max: ApiConfig::default().body_bytes_max,
         };
         let (outside, calls) = (Outside::of(url, plan.as_ref()), plan.as_ref().map(Plan::calls).unwrap_or_default());

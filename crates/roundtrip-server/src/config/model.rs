@@ -91,6 +91,9 @@ pub struct ApiConfig {
     pub calls_per_second: Option<std::num::NonZeroU32>,
     /// How long a call may wait for work or for an answer, at the most.
     pub wait_max: Span,
+    /// How long a call waits for the store, at the most; then its caller is told that nobody knows what became of it,
+    /// and may make the same call again.
+    pub store_wait_max: Span,
 }
 
 impl Default for ApiConfig {
@@ -105,6 +108,7 @@ impl Default for ApiConfig {
             calls_max: 1024,
             calls_per_second: None,
             wait_max: Span::ms(60_000),
+            store_wait_max: Span::ms(30_000),
         }
     }
 }

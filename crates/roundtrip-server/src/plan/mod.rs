@@ -301,6 +301,10 @@ fn check_api(findings: &mut Findings<'_>) {
     if api.body_bytes_max == 0 {
         findings.add(&["api", "body_bytes_max"], "no request would be taken: use at least 1");
     }
+    if api.store_wait_max.as_ms() == 0 {
+        findings
+            .add(&["api", "store_wait_max"], "no answer of the store would be waited for: use \"30s\", for example");
+    }
     if api.header_bytes_max < HEADER_BYTES_LEAST {
         findings.add(&["api", "header_bytes_max"], format!("use at least {HEADER_BYTES_LEAST}: less is never taken"));
     }

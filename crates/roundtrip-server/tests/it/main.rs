@@ -12,6 +12,7 @@ mod command;
 mod dashboard;
 mod dead;
 mod doors;
+mod frozen;
 mod fuzz;
 mod metrics;
 mod program;

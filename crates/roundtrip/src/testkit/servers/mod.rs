@@ -18,7 +18,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-pub use postgres::PostgresServer;
+pub use postgres::{FrozenServer, PostgresServer};
 pub use redis::{RedisCluster, RedisServer};
 
 /// How long a server may take to come up.

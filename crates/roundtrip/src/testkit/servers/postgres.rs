@@ -70,11 +70,36 @@ impl PostgresServer {
         Ok(Some(number))
     }
 
+    /// Stops it where it is, with all that serve its connections, as a machine that swaps does; until what this
+    /// returns goes.
+    pub fn freeze(&self) -> io::Result<FrozenServer> {
+        let number = self.process_id().ok_or_else(|| io::Error::other("it is not up"))?;
+        signal_all("STOP", number)?;
+        Ok(FrozenServer(number))
+    }
+
     /// A store on it, in this schema.
     pub fn url(&self, schema: &str) -> String {
         let host = self.folder.display().to_string().replace('/', "%2F");
         format!("postgres://postgres@{host}/postgres?schema={schema}")
     }
+}
+
+/// A server that stands still, and goes on when this goes.
+#[derive(Debug)]
+pub struct FrozenServer(u32);
+
+impl Drop for FrozenServer {
+    fn drop(&mut self) {
+        // One that is gone by now needs nothing.
+        let _gone = signal_all("CONT", self.0);
+    }
+}
+
+/// Signals a server, first of all, and those that it has started.
+fn signal_all(signal: &str, server: u32) -> io::Result<()> {
+    let script = format!("kill -{signal} {server} && kill -{signal} $(pgrep -P {server})");
+    run(Command::new("sh").arg("-c").arg(script))
 }
 
 fn is_root() -> bool {
