@@ -20,6 +20,9 @@ use crate::sender::outcomes::{Outcome, Outcomes};
 use crate::sender::reception::{Estimate, estimate};
 use crate::sender::why::revert_text;
 
+/// The document that arguments are, where nothing else is said.
+const REQUEST: &str = "request";
+
 /// On which block a contract is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReadAt {
@@ -65,15 +68,8 @@ pub struct ContractRead {
 
 impl ContractRead {
     /// A function by its signature, such as `priceOf(uint256 id) returns (uint256 price)`, whose
-    /// arguments are made of fields of these documents; see [`Mapping`].
-    pub fn new(
-        chain_id: u64,
-        nodes: Vec<Rpc>,
-        to: Address,
-        signature: &str,
-        arguments: &Value,
-        documents: &[&str],
-    ) -> Result<ContractRead, BadFunction> {
+    /// arguments are the request.
+    pub fn new(chain_id: u64, nodes: Vec<Rpc>, to: Address, signature: &str) -> Result<ContractRead, BadFunction> {
         let function = parse(signature)?;
         let bad = |why: String| BadFunction { text: signature.to_owned(), why };
         if function.outputs.is_empty() {
@@ -82,11 +78,17 @@ impl ContractRead {
         for output in &function.outputs {
             abi::type_of(&output.name, output).map_err(|error| bad(error.to_string()))?;
         }
-        let arguments = Mapping::read(arguments, documents);
-        arguments.check(&function.inputs, None).map_err(|error| bad(error.to_string()))?;
         let nodes = nodes.into_iter().map(Endpoint::new).collect();
-        let (at, outcomes) = (ReadAt::Latest, Outcomes::new());
+        let (arguments, at, outcomes) = (Mapping::whole(REQUEST), ReadAt::Latest, Outcomes::new());
         Ok(ContractRead { chain_id, nodes, to, function, arguments, at, outcomes })
+    }
+
+    /// The same function, with arguments that are made of fields of these documents; see [`Mapping`].
+    pub fn with_arguments(mut self, arguments: &Value, documents: &[&str]) -> Result<ContractRead, BadFunction> {
+        self.arguments = Mapping::read(arguments, documents);
+        let bad = |why: String| BadFunction { text: self.function.full_signature(), why };
+        self.arguments.check(&self.function.inputs, None).map_err(|error| bad(error.to_string()))?;
+        Ok(self)
     }
 
     /// Read on this block.
@@ -186,7 +188,7 @@ mod tests {
     use super::*;
 
     fn reads(signature: &str, arguments: Value) -> Result<ContractRead, BadFunction> {
-        ContractRead::new(1, Vec::new(), Address::ZERO, signature, &arguments, &["request"])
+        ContractRead::new(1, Vec::new(), Address::ZERO, signature)?.with_arguments(&arguments, &["request"])
     }
 
     #[test]

@@ -79,31 +79,27 @@ pub(super) fn plan(findings: &mut Findings<'_>) -> BTreeMap<String, Delivery> {
     let mut planned = BTreeMap::new();
     let mut owners: BTreeMap<String, String> = BTreeMap::new();
     for (name, config) in findings.loaded.config.destinations.iter() {
-        if findings.ok(&["destinations", name], Destination::new(name)).is_none() {
+        let named = findings.ok(&["destinations", name], Destination::new(name)).is_some();
+        let DestinationConfig { transactions: to, webhook, keep, list } = config;
+        // Each is judged, whatever the name is and how many there are.
+        let ways = [
+            to.as_ref().map(|to| {
+                transactions(findings, name, to, &mut owners).map(|found| Delivery::Transactions(Box::new(found)))
+            }),
+            webhook.as_ref().map(|webhook| {
+                let url = findings.ok(&["destinations", name, "webhook", "url"], callable(name, webhook));
+                url.map(|()| Delivery::Webhook(webhook.clone()))
+            }),
+            keep.as_ref().map(|keep| Some(Delivery::Keep(keep.clone()))),
+            list.as_ref().map(|list| check_list(findings, name, list).map(|()| Delivery::List(list.clone()))),
+        ];
+        let mut ways: Vec<Option<Delivery>> = ways.into_iter().flatten().collect();
+        if ways.len() != 1 {
+            findings
+                .add(&["destinations", name], "a destination is one of `transactions`, `webhook`, `keep` and `list`");
             continue;
         }
-        let delivery = match config {
-            DestinationConfig { transactions: Some(config), webhook: None, keep: None, list: None } => {
-                transactions(findings, name, config, &mut owners).map(|found| Delivery::Transactions(Box::new(found)))
-            }
-            DestinationConfig { transactions: None, webhook: Some(config), keep: None, list: None } => {
-                let url = findings.ok(&["destinations", name, "webhook", "url"], callable(name, config));
-                url.map(|()| Delivery::Webhook(config.clone()))
-            }
-            DestinationConfig { transactions: None, webhook: None, keep: Some(config), list: None } => {
-                Some(Delivery::Keep(config.clone()))
-            }
-            DestinationConfig { transactions: None, webhook: None, keep: None, list: Some(config) } => {
-                findings.ok(&["destinations", name, "list"], list_of(config)).map(|_| Delivery::List(config.clone()))
-            }
-            _ => {
-                findings.add(
-                    &["destinations", name],
-                    "a destination is one of `transactions`, `webhook`, `keep` and `list`",
-                );
-                None
-            }
-        };
+        let delivery = ways.pop().flatten().filter(|_| named);
         planned.extend(delivery.map(|delivery| (name.clone(), delivery)));
     }
     planned
@@ -119,17 +115,16 @@ fn transactions(
     let chain = findings.chain(&at("chain"), &config.chain);
     let lanes = lanes(findings, name, config, owners);
     let contract = findings.ok(&at("contract"), address(&config.contract));
-    let call = contract.and_then(|contract| {
-        let call = match config.parcel_max {
-            0 | 1 => ContractCall::one(contract, &config.function),
-            _ => ContractCall::many(contract, &config.function),
-        };
-        let call = findings.ok(&at("function"), call)?;
-        match &config.arguments {
-            Some(arguments) => findings.ok(&at("arguments"), call.with_arguments(arguments)),
-            None => Some(call),
-        }
+    // A function is judged wherever it is called.
+    let called = match config.parcel_max {
+        0 | 1 => ContractCall::one(contract.unwrap_or_default(), &config.function),
+        _ => ContractCall::many(contract.unwrap_or_default(), &config.function),
+    };
+    let call = findings.ok(&at("function"), called).and_then(|call| match &config.arguments {
+        Some(arguments) => findings.ok(&at("arguments"), call.with_arguments(arguments)),
+        None => Some(call),
     });
+    let call = contract.and(call);
     let outcomes = outcomes(findings, &at("outcomes"), &config.outcomes);
     let apart = routes_apart(findings, name);
     let [fee_cap, tip_min, balance_min] = [
@@ -257,6 +252,19 @@ fn wei(gwei: f64) -> Result<u128, String> {
     } else {
         Err(format!("{gwei} is no amount of gwei"))
     }
+}
+
+/// Whether answers can be added to a list; its server, its name and what is added are judged each by itself.
+fn check_list(findings: &mut Findings<'_>, name: &str, config: &ListSinkConfig) -> Option<()> {
+    let fitting =
+        ListSinkConfig { url: "redis://127.0.0.1".to_owned(), list: "list".to_owned(), value: None, capacity: 0 };
+    let each = [
+        ("url", ListSinkConfig { url: config.url.clone(), ..fitting.clone() }),
+        ("list", ListSinkConfig { list: config.list.clone(), ..fitting.clone() }),
+        ("value", ListSinkConfig { value: config.value.clone(), ..fitting }),
+    ];
+    let judged = each.map(|(key, alone)| findings.ok(&["destinations", name, "list", key], list_of(&alone)));
+    judged.iter().all(Option::is_some).then_some(())
 }
 
 fn list_of(config: &ListSinkConfig) -> Result<RedisListSink, String> {

@@ -61,21 +61,26 @@ pub(super) fn plan(
     config: &RouteConfig,
     destinations: &BTreeMap<String, Delivery>,
 ) -> Option<RoutePlan> {
-    let route = findings.ok(&["routes", name], RouteName::new(name))?;
-    let policy = policy(findings, name, config);
+    let named = findings.ok(&["routes", name], RouteName::new(name));
+    // A name that is none is told; what is wrong under it is to be told too.
+    let route = named.clone().or_else(|| RouteName::new("unnamed").ok())?;
+    let stated = identity(findings, &["routes", name, "identity"], &config.identity);
+    let policy = policy(findings, name, config, stated.as_ref());
     let mut feeds: BTreeMap<String, Feed> = BTreeMap::new();
-    // Policies that make no sense are told; what else is wrong is to be told too.
-    let identity = policy.as_ref().map(|policy| policy.identity.clone()).unwrap_or_default();
+    let identity = stated.clone().unwrap_or_default();
     for (kind, events) in [("events", &config.events), ("answered_elsewhere", &config.answered_elsewhere)] {
         for (n, event) in events.iter().enumerate() {
             let at = n.to_string();
             let path = ["routes", name, kind, at.as_str()];
             let chain = findings.chain(&[&path[..], &["chain"]].concat(), &event.chain);
-            let watch = watch_of(findings, &path, &route, event, identity.clone(), kind == "events");
-            let (Some(_), Some(watch)) = (chain, watch) else { continue };
+            let Some(watch) = watch_of(findings, &path, &route, event, stated.as_ref(), kind == "events") else {
+                continue;
+            };
             findings.ok(&["routes", name, "identity"], watch.check_identity());
             check_call(findings, &path, config, destinations, &watch, kind);
-            feed_from(&mut feeds, &event.chain, event.from_block).watches.push(watch);
+            if chain.is_some() {
+                feed_from(&mut feeds, &event.chain, event.from_block).watches.push(watch);
+            }
         }
     }
     for (n, blocks) in config.blocks.iter().enumerate() {
@@ -95,7 +100,7 @@ pub(super) fn plan(
         mempools.push((mempool.chain.clone(), addresses(findings, &[&path[..], &["to"]].concat(), &mempool.to)));
     }
     for (n, list) in config.lists.iter().enumerate() {
-        findings.ok(&["routes", name, "lists", &n.to_string()], list_of(list, name, &route, identity.clone()));
+        check_list(findings, &["routes", name, "lists", &n.to_string()], list, &route, &identity);
     }
     let needs_given = config.every.is_some() || !config.mempool.is_empty() || !config.blocks.is_empty();
     if needs_given && identity != Identity::Given {
@@ -113,7 +118,7 @@ pub(super) fn plan(
     let work = config.work.as_ref().map(|work| super::work::plan(findings, name, work, config.to.is_some()));
     // What makes no sense is told by now, and keeps nothing else from being looked at.
     let (policy, work) = (policy.unwrap_or_default(), work.flatten().map(Arc::new));
-    Some(RoutePlan { policy, intake, route, feeds, mempools, lists, every, work })
+    named.map(|route| RoutePlan { policy, intake, route, feeds, mempools, lists, every, work })
 }
 
 /// How a route takes requests over the API.
@@ -174,7 +179,7 @@ fn watch_of(
     path: &[&str],
     route: &RouteName,
     config: &EventConfig,
-    identity: Identity,
+    identity: Option<&Identity>,
     asks: bool,
 ) -> Option<Watch> {
     let at = |key: &'static str| [path, &[key]].concat();
@@ -193,11 +198,13 @@ fn watch_of(
         }
         None => findings.ok(&at("event"), EventSignature::parse(&config.event)),
     }?;
-    let watch = match asks {
-        true => Watch::new(route.clone(), event, identity),
-        false => findings.ok(path, Watch::answers(route.clone(), event, identity))?,
+    let own = identity.cloned().unwrap_or_default();
+    // Whether answers can be matched to requests is to be judged if it is known what makes them the same.
+    let answers = match asks || identity.is_none() {
+        true => None,
+        false => findings.ok(path, Watch::answers(route.clone(), event.clone(), own.clone())),
     };
-    let mut watch = watch.at(addresses);
+    let mut watch = answers.unwrap_or_else(|| Watch::new(route.clone(), event, own)).at(addresses);
     for (argument, values) in &config.only {
         let narrowed = watch.clone().only(argument, values);
         watch = findings.ok(&[path, &["only", argument.as_str()]].concat(), narrowed).unwrap_or(watch);
@@ -221,10 +228,15 @@ fn addresses(findings: &mut Findings<'_>, path: &[&str], texts: &[String]) -> Ve
     read
 }
 
-fn policy(findings: &mut Findings<'_>, name: &str, config: &RouteConfig) -> Option<RoutePolicy> {
+fn policy(
+    findings: &mut Findings<'_>,
+    name: &str,
+    config: &RouteConfig,
+    identity: Option<&Identity>,
+) -> Option<RoutePolicy> {
     let at = |key: &'static str| ["routes", name, key];
+    let before = findings.faults.0.len();
     // Each is looked at whatever the others come to: every fault is told.
-    let identity = identity(findings, &at("identity"), &config.identity);
     let destination = destination(findings, &at("to"), config.to.as_deref());
     let horizon = findings.ok(&at("horizon"), horizon(config.horizon.as_deref()));
     let on_duplicate = on_duplicate(findings, name, config);
@@ -234,11 +246,23 @@ fn policy(findings: &mut Findings<'_>, name: &str, config: &RouteConfig) -> Opti
     if config.every.as_ref().is_some_and(|every| every.period.as_ms() == 0) {
         findings.add(&["routes", name, "every", "period"], "requests would come without end: use \"1m\", for example");
     }
-    let (identity, destination, horizon) = (identity?, destination?, horizon?);
+    let backoff = Backoff {
+        first_ms: config.backoff.first.as_ms(),
+        factor_percent: config.backoff.factor_percent,
+        max_ms: config.backoff.max.as_ms(),
+        jitter_percent: config.backoff.jitter_percent,
+    };
+    let rate = config.rate.as_ref().map(|rate| Rate { count: rate.count, per_ms: rate.per.as_ms() });
+    for (key, alone) in each_alone(identity, on_duplicate, horizon, backoff, rate) {
+        // Nothing would pass, and that is told.
+        if !nothing_would_pass(config).any(|(told, _)| told == key) {
+            findings.ok(&at(key), alone.check());
+        }
+    }
     let policy = RoutePolicy {
         work_on: gate(config.work_on),
         publish_on: gate(config.publish_on),
-        identity,
+        identity: identity?.clone(),
         on_duplicate: on_duplicate?,
         order: match config.order {
             OrderConfig::Fifo => QueueOrder::Fifo,
@@ -247,19 +271,14 @@ fn policy(findings: &mut Findings<'_>, name: &str, config: &RouteConfig) -> Opti
             OrderConfig::Deadline => QueueOrder::Deadline,
             OrderConfig::Random => QueueOrder::Random,
         },
-        horizon,
+        horizon: horizon?,
         capacity: config.capacity,
         lease_ms: config.lease.as_ms(),
         attempts_max: config.attempts_max,
         crashes_max: config.crashes_max,
-        backoff: Backoff {
-            first_ms: config.backoff.first.as_ms(),
-            factor_percent: config.backoff.factor_percent,
-            max_ms: config.backoff.max.as_ms(),
-            jitter_percent: config.backoff.jitter_percent,
-        },
-        rate: config.rate.as_ref().map(|rate| Rate { count: rate.count, per_ms: rate.per.as_ms() }),
-        destination,
+        backoff,
+        rate,
+        destination: destination?,
         retention: Retention {
             settled_ms: config.keep_settled.as_ms(),
             failed_ms: config.keep_failed.as_ms(),
@@ -267,10 +286,37 @@ fn policy(findings: &mut Findings<'_>, name: &str, config: &RouteConfig) -> Opti
         },
         dead_ms: config.keep_dead.as_ms(),
     };
-    if nothing_would_pass(config).next().is_none() {
+    if findings.faults.0.len() == before {
         findings.ok(&["routes", name], policy.check())?;
     }
     Some(policy)
+}
+
+/// What a route says of itself, each beside policies that fit, and the key that says it: together, what is wrong first
+/// would hide what is wrong next.
+fn each_alone(
+    identity: Option<&Identity>,
+    on_duplicate: Option<OnDuplicate>,
+    horizon: Option<Horizon>,
+    backoff: Backoff,
+    rate: Option<Rate>,
+) -> Vec<(&'static str, RoutePolicy)> {
+    let fitting = RoutePolicy::default;
+    let votes = |identity: Identity, horizon: Horizon| {
+        on_duplicate.map(|on_duplicate| RoutePolicy { identity, horizon, on_duplicate, ..fitting() })
+    };
+    let counted = votes(Identity::Content, Horizon::Forever);
+    let countable = counted.as_ref().is_some_and(|counted| counted.check().is_ok());
+    let known = identity.filter(|identity| RoutePolicy { identity: (*identity).clone(), ..fitting() }.check().is_ok());
+    let parts = [
+        ("identity", identity.cloned().map(|identity| RoutePolicy { identity, ..fitting() })),
+        ("votes", counted),
+        ("on_duplicate", known.filter(|_| countable).and_then(|known| votes(known.clone(), Horizon::Forever))),
+        ("on_duplicate", horizon.filter(|_| countable).and_then(|horizon| votes(Identity::Content, horizon))),
+        ("backoff", Some(RoutePolicy { backoff, ..fitting() })),
+        ("rate", Some(RoutePolicy { rate, ..fitting() })),
+    ];
+    parts.into_iter().filter_map(|(key, policy)| Some((key, policy?))).collect()
 }
 
 /// Where a route's answers go, if anywhere.
@@ -339,8 +385,11 @@ fn identity(findings: &mut Findings<'_>, path: &[&str], config: &IdentityConfig)
         IdentityConfig::Word(IdentityWord::Given) => Some(Identity::Given),
         IdentityConfig::Word(IdentityWord::Content) => Some(Identity::Content),
         IdentityConfig::Fields(fields) => {
-            let paths: Result<Vec<FieldPath>, _> = fields.iter().map(|field| FieldPath::new(field)).collect();
-            findings.ok(path, paths).map(Identity::Fields)
+            let mut read = Vec::new();
+            for (n, field) in fields.iter().enumerate() {
+                read.extend(findings.ok(&[path, &[n.to_string().as_str()]].concat(), FieldPath::new(field)));
+            }
+            (read.len() == fields.len()).then_some(Identity::Fields(read))
         }
     }
 }
@@ -355,6 +404,22 @@ fn horizon(text: Option<&str>) -> Result<Horizon, String> {
             })?;
             Ok(Horizon::For { ms: length.as_ms() })
         }
+    }
+}
+
+/// Whether a list can be read from; its server and its name are judged each by itself.
+fn check_list(
+    findings: &mut Findings<'_>,
+    path: &[&str],
+    config: &ListSourceConfig,
+    route: &RouteName,
+    identity: &Identity,
+) {
+    let fitting = ListSourceConfig { url: "redis://127.0.0.1".to_owned(), list: "list".to_owned() };
+    let url = ListSourceConfig { url: config.url.clone(), ..fitting.clone() };
+    let list = ListSourceConfig { list: config.list.clone(), ..fitting };
+    for (key, alone) in [("url", url), ("list", list)] {
+        findings.ok(&[path, &[key]].concat(), list_of(&alone, route.as_str(), route, identity.clone()));
     }
 }
 

@@ -1,6 +1,8 @@
 //! Workers that the program calls: what is asked of whom, and what is read before.
 
 use std::collections::BTreeMap;
+use std::fmt;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,7 +16,7 @@ use roundtrip_evm::sender::SecretSource;
 use roundtrip_evm::{ContractRead, Outcomes, ReadAt};
 use roundtrip_tools::contract::ContractTool;
 use roundtrip_tools::egress::Allowed;
-use roundtrip_tools::grpc::{Codes, GrpcOptions, GrpcTool, MethodName, Poll, code, read_descriptors};
+use roundtrip_tools::grpc::{Codes, GrpcOptions, GrpcTool, MethodName, Poll, check_url, code, read_descriptors};
 use roundtrip_tools::http::{HealthWatch, HttpOptions, HttpTool, Source, Statuses};
 use roundtrip_tools::identity::Identity;
 use roundtrip_tools::prepare::Page;
@@ -25,10 +27,10 @@ use tokio::sync::watch;
 use super::Findings;
 use super::routes::{address, nodes};
 use crate::config::{
-    CallTlsConfig, ContractReadConfig, Fault, GrpcToolConfig, HttpToolConfig, Loaded, PollConfig, PrepareConfig,
-    ReadBlock, WorkConfig,
+    CallTlsConfig, ContractReadConfig, Fault, GrpcToolConfig, HttpToolConfig, Loaded, PrepareConfig, ReadBlock,
+    WorkConfig,
 };
-use crate::run::read_secret;
+use crate::run::{read_certificate, read_key, read_secret};
 use crate::telemetry::Telemetry;
 
 /// Longest page of a registry or of a tool's definition.
@@ -71,7 +73,10 @@ enum Probe {
     Nothing,
 }
 
-/// Reads what a route says of its work; none, and faults, if it makes no sense.
+/// Reads what a route says of its work, as far as it makes sense; faults, and none if nobody could be called.
+///
+/// Each part is judged whatever the others come to. What a part needs and is wrong is told where it stands, and
+/// something that fits takes its place.
 pub(super) fn plan(
     findings: &mut Findings<'_>,
     name: &str,
@@ -79,57 +84,67 @@ pub(super) fn plan(
     has_way_out: bool,
 ) -> Option<WorkPlan> {
     let at = |key: &'static str| ["routes", name, "work", key];
-    let before = findings.faults.0.len();
-    let kind = kind(findings, name, config);
+    let kinds = kinds(findings, name, config);
     let names = names(findings, name, &config.prepare);
     if config.concurrency == 0 {
         findings.add(&at("concurrency"), "nothing would be worked on: use at least 1");
     }
-    let allowed = findings.ok(&at("internal"), Allowed::read(&config.internal));
-    let tls = match &config.tls {
-        Some(tls) => client_tls(findings, name, tls)?,
-        None => ClientTls::default(),
-    };
-    let web = findings.ok(&at("tls"), Web::new(allowed?, tls))?;
+    check_chains(findings, name, config);
+    let web = web(findings, name, config);
+    let (is_callable, web) = (web.is_some(), web.or_else(|| Web::new(Allowed::default(), ClientTls::default()).ok())?);
     let chains = findings.config().chains.clone();
-    let plan = WorkPlan { config: config.clone(), web, kind: kind?, names, to_nowhere: !has_way_out, chains };
-    // Everything is made once, so that what cannot be made is told at its place.
-    plan.preparations(|key, n, why| {
-        findings.add(&["routes", name, "work", "prepare", &n.to_string(), key], why);
-    });
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
-    if let Err((key, why)) = plan.made(clock, None) {
-        findings.add(&[&["routes", name, "work"][..], &key[..]].concat(), why);
+    let mut plan = None;
+    // Everything is made once, so that what cannot be made is told at its place.
+    let mut wrong = Wrong::default();
+    let is_one = kinds.len() == 1;
+    for kind in kinds {
+        let (config, web, names) = (config.clone(), web.clone(), names.clone());
+        let made = WorkPlan { config, web, kind, names, to_nowhere: !has_way_out, chains: chains.clone() };
+        made.preparations(&mut wrong);
+        made.make(clock.clone(), None, &mut wrong);
+        plan = Some(made);
     }
-    (findings.faults.0.len() == before).then_some(plan)
+    for (path, why) in wrong.0 {
+        let path: Vec<&str> = path.iter().map(String::as_str).collect();
+        findings.add(&[&["routes", name, "work"][..], &path].concat(), why);
+    }
+    plan.filter(|_| is_one && is_callable)
 }
 
-fn kind(findings: &mut Findings<'_>, name: &str, config: &WorkConfig) -> Option<Kind> {
+/// Who is named to work: one of these, or else each that is named, to be judged.
+fn kinds(findings: &mut Findings<'_>, name: &str, config: &WorkConfig) -> Vec<Kind> {
     let at = ["routes", name, "work"];
-    match config {
-        WorkConfig { http: Some(http), grpc: None, call: None, identity: false, .. } => {
-            if http.meta.is_some() && http.definition.is_some() {
-                findings.add(
-                    &[&at[..], &["http", "definition"]].concat(),
-                    "a tool is defined by `meta` or by `definition`",
-                );
-            }
-            Some(Kind::Http(Box::new(http.clone())))
+    let mut kinds = Vec::new();
+    if let Some(http) = &config.http {
+        if http.meta.is_some() && http.definition.is_some() {
+            findings
+                .add(&[&at[..], &["http", "definition"]].concat(), "a tool is defined by `meta` or by `definition`");
         }
-        WorkConfig { http: None, grpc: Some(grpc), call: None, identity: false, .. } => {
-            let descriptors = match &grpc.descriptors {
-                Some(file) => Some(findings.read_bytes(&[&at[..], &["grpc", "descriptors"]].concat(), file)?),
-                None => None,
-            };
-            Some(Kind::Grpc(Box::new(grpc.clone()), descriptors))
-        }
-        WorkConfig { http: None, grpc: None, call: Some(call), identity: false, .. } => {
-            Some(Kind::Call(Box::new(call.clone())))
-        }
-        WorkConfig { http: None, grpc: None, call: None, identity: true, .. } => Some(Kind::Identity),
-        _ => {
-            findings.add(&at, "work is one of `http`, `grpc`, `call` and `identity`");
-            None
+        kinds.push(Kind::Http(Box::new(http.clone())));
+    }
+    if let Some(grpc) = &config.grpc {
+        let file = grpc.descriptors.as_ref();
+        let read = file.and_then(|file| findings.read_bytes(&[&at[..], &["grpc", "descriptors"]].concat(), file));
+        kinds.push(Kind::Grpc(Box::new(grpc.clone()), read));
+    }
+    kinds.extend(config.call.clone().map(|call| Kind::Call(Box::new(call))));
+    kinds.extend(config.identity.then_some(Kind::Identity));
+    if kinds.len() != 1 {
+        findings.add(&at, "work is one of `http`, `grpc`, `call` and `identity`");
+    }
+    // What is read before is judged even if nobody is named.
+    if kinds.is_empty() { vec![Kind::Identity] } else { kinds }
+}
+
+/// Whether there is each chain that a contract is read on.
+fn check_chains(findings: &mut Findings<'_>, name: &str, config: &WorkConfig) {
+    if let Some(call) = &config.call {
+        findings.chain(&["routes", name, "work", "call", "chain"], &call.chain);
+    }
+    for (n, prepare) in config.prepare.iter().enumerate() {
+        if let Some(call) = &prepare.call {
+            findings.chain(&["routes", name, "work", "prepare", &n.to_string(), "call", "chain"], &call.chain);
         }
     }
 }
@@ -150,153 +165,233 @@ fn names(findings: &mut Findings<'_>, route: &str, prepare: &[PrepareConfig]) ->
     names
 }
 
-fn client_tls(findings: &mut Findings<'_>, name: &str, config: &CallTlsConfig) -> Option<ClientTls> {
-    let at = |key: &'static str| ["routes", name, "work", "tls", key];
-    let trusted = match &config.ca {
-        Some(file) => Some(findings.read_bytes(&at("ca"), file)?),
-        None => None,
-    };
-    let own = match (&config.certificate, &config.key) {
-        (Some(certificate), Some(key)) => {
-            let certificate = findings.read_bytes(&at("certificate"), certificate);
-            Some((certificate?, findings.read_bytes(&at("key"), key)?))
-        }
-        (None, None) => None,
-        _ => {
-            findings.add(&["routes", name, "work", "tls"], "a certificate comes with its key");
-            return None;
-        }
-    };
-    Some(ClientTls { trusted, own })
+/// The way out, if all that is said of it makes sense.
+fn web(findings: &mut Findings<'_>, name: &str, config: &WorkConfig) -> Option<Web> {
+    let before = findings.faults.0.len();
+    for (n, text) in config.internal.iter().enumerate() {
+        let path = ["routes", name, "work", "internal", &n.to_string()];
+        findings.ok(&path, Allowed::read(std::slice::from_ref(text)));
+    }
+    let tls = config.tls.as_ref().map(|tls| client_tls(findings, name, tls));
+    if findings.faults.0.len() > before {
+        return None;
+    }
+    let allowed = Allowed::read(&config.internal).ok()?;
+    findings.ok(&["routes", name, "work", "tls"], Web::new(allowed, tls.unwrap_or_default()))
 }
 
-/// What is wrong, and with which key.
-type Wrong = (Vec<&'static str>, String);
+/// Whom calls trust and who they say that they are; each file is read whatever the others are.
+fn client_tls(findings: &mut Findings<'_>, name: &str, config: &CallTlsConfig) -> ClientTls {
+    let at = |key: &'static str| ["routes", name, "work", "tls", key];
+    let told = |error: anyhow::Error| format!("{error:#}");
+    for (key, file) in [("ca", &config.ca), ("certificate", &config.certificate)] {
+        if let Some(file) = file {
+            findings.ok(&at(key), read_certificate(file).map_err(told));
+        }
+    }
+    if let Some(file) = &config.key {
+        findings.ok(&at("key"), read_key(file).map_err(told));
+    }
+    if config.certificate.is_some() != config.key.is_some() {
+        findings.add(&["routes", name, "work", "tls"], "a certificate comes with its key");
+    }
+    // What cannot be read is told by now.
+    let bytes = |file: &Option<PathBuf>| file.as_ref().and_then(|file| std::fs::read(file).ok());
+    ClientTls { trusted: bytes(&config.ca), own: bytes(&config.certificate).zip(bytes(&config.key)) }
+}
+
+/// What is wrong, each with the way to it from the table on.
+#[derive(Debug, Default)]
+struct Wrong(Vec<(Vec<String>, String)>);
+
+impl Wrong {
+    fn add(&mut self, path: &[&str], why: impl Into<String>) {
+        self.0.push((path.iter().map(|&part| part.to_owned()).collect(), why.into()));
+    }
+
+    /// The value, or nothing and a fault at this path.
+    fn ok<T, E: ToString>(&mut self, path: &[&str], result: Result<T, E>) -> Option<T> {
+        result.map_err(|error| self.add(path, error.to_string())).ok()
+    }
+}
+
+impl fmt::Display for Wrong {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let each: Vec<String> = self.0.iter().map(|(path, why)| format!("{}: {why}", path.join("."))).collect();
+        f.write_str(&each.join("; "))
+    }
+}
 
 impl WorkPlan {
     fn names(&self) -> Vec<&str> {
         self.names.iter().map(String::as_str).collect()
     }
 
-    /// What is read before; each fault is told with its key and its number.
-    fn preparations(&self, mut fault: impl FnMut(&'static str, usize, String)) -> Vec<Preparation> {
+    /// What is read before.
+    fn preparations(&self, wrong: &mut Wrong) -> Vec<Preparation> {
         let mut made = Vec::new();
         for (n, config) in self.config.prepare.iter().enumerate() {
             // Each knows what those before it found.
             let names: Vec<&str> = self.names().into_iter().take(RESERVED.len() + n).collect();
-            let prepared = match (&config.get, &config.call) {
-                (Some(url), None) => UrlTemplate::read(url, &names)
-                    .map(|url| Prepared::Page(Page::new(self.web.clone(), url, PAGE_BYTES_MAX, config.ttl.0)))
-                    .map_err(|why| ("get", why)),
-                (None, Some(call)) => self
-                    .contract(call, &names)
-                    .map(|read| Prepared::contract(read, config.ttl.0))
-                    .map_err(|(_, why)| ("call", why)),
-                _ => Err(("name", "it is one of `get` and `call`".to_owned())),
-            };
-            match prepared {
-                Ok(prepared) => {
-                    made.push(Preparation { name: config.name.clone(), prepared, failure: config.failure });
-                }
-                Err((key, why)) => fault(key, n, why),
+            let at = n.to_string();
+            let page = config.get.as_ref().and_then(|url| {
+                let url = wrong.ok(&["prepare", &at, "get"], UrlTemplate::read(url, &names))?;
+                Some(Prepared::Page(Page::new(self.web.clone(), url, PAGE_BYTES_MAX, config.ttl.0)))
+            });
+            let read = config.call.as_ref().and_then(|call| {
+                let read = self.contract(&["prepare", &at, "call"], call, &names, wrong)?;
+                Some(Prepared::contract(read, config.ttl.0))
+            });
+            if config.get.is_some() == config.call.is_some() {
+                wrong.add(&["prepare", &at, "name"], "it is one of `get` and `call`");
+            }
+            if let Some(prepared) = page.or(read) {
+                made.push(Preparation { name: config.name.clone(), prepared, failure: config.failure });
             }
         }
         made
     }
 
-    fn contract(&self, config: &ContractReadConfig, names: &[&str]) -> Result<ContractRead, (&'static str, String)> {
-        let chain = self.chains.get(&config.chain);
-        let chain = chain.ok_or_else(|| ("chain", format!("no chain is called {:?}", config.chain)))?;
-        let contract = address(&config.contract).map_err(|why| ("contract", why))?;
-        let nodes = nodes(chain).map_err(|error| ("chain", error.to_string()))?;
-        let arguments = config.arguments.clone().unwrap_or_else(|| json!("/request"));
-        let read = ContractRead::new(chain.chain_id, nodes, contract, &config.function, &arguments, names);
+    /// A contract that is read. Whether there is its chain is told elsewhere, and all else judged without it.
+    fn contract(
+        &self,
+        path: &[&str],
+        config: &ContractReadConfig,
+        names: &[&str],
+        wrong: &mut Wrong,
+    ) -> Option<ContractRead> {
+        let at = |key| [path, &[key]].concat();
+        let contract = wrong.ok(&at("contract"), address(&config.contract));
         let mut outcomes = Outcomes::new();
         for (refusal, outcome) in &config.outcomes {
-            outcomes = outcomes.on(refusal, *outcome).map_err(|error| ("outcomes", error.to_string()))?;
+            let read = outcomes.clone().on(refusal, *outcome);
+            outcomes = wrong.ok(&[path, &["outcomes", refusal]].concat(), read).unwrap_or(outcomes);
         }
-        let at = match config.block {
-            ReadBlock::Latest => ReadAt::Latest,
-            ReadBlock::Final => ReadAt::Final(chain.finality.0),
+        let chain = self.chains.get(&config.chain);
+        // What is no URL is told where the chain is.
+        let nodes = chain.map(nodes).transpose().ok().flatten().unwrap_or_default();
+        let chain_id = chain.map(|chain| chain.chain_id).unwrap_or_default();
+        let read = ContractRead::new(chain_id, nodes, contract.unwrap_or_default(), &config.function);
+        let read = wrong.ok(&at("function"), read)?;
+        let read = match &config.arguments {
+            Some(arguments) => wrong.ok(&at("arguments"), read.with_arguments(arguments, names))?,
+            None => read,
         };
-        Ok(read.map_err(|error| ("function", error.to_string()))?.at(at).outcomes(outcomes))
+        let block = match (config.block, chain?.finality.0) {
+            (ReadBlock::Latest, _) => ReadAt::Latest,
+            (ReadBlock::Final, finality) => ReadAt::Final(finality),
+        };
+        contract.map(|_| read.at(block).outcomes(outcomes))
     }
 
+    /// The tool, or why it cannot be made.
     fn made(&self, clock: Arc<dyn Clock>, key: Option<SigningKey>) -> Result<Made, Wrong> {
+        let mut wrong = Wrong::default();
+        self.make(clock, key, &mut wrong).ok_or(wrong)
+    }
+
+    fn make(&self, clock: Arc<dyn Clock>, key: Option<SigningKey>, wrong: &mut Wrong) -> Option<Made> {
         match &self.kind {
-            Kind::Http(config) => self.http(config, clock, key),
-            Kind::Grpc(config, descriptors) => self.grpc(config, descriptors.as_deref()),
+            Kind::Http(config) => self.http(config, clock, key, wrong),
+            Kind::Grpc(config, descriptors) => self.grpc(config, descriptors.as_deref(), wrong),
             Kind::Call(config) => {
-                let read = self.contract(config, &self.names()).map_err(|(key, why)| (vec!["call", key], why))?;
-                let tool = Arc::new(ContractTool(read));
-                Ok(Made { tool: tool.clone(), probe: Probe::Call(tool), watch: None })
+                let tool = Arc::new(ContractTool(self.contract(&["call"], config, &self.names(), wrong)?));
+                Some(Made { tool: tool.clone(), probe: Probe::Call(tool), watch: None })
             }
-            Kind::Identity => Ok(Made { tool: Arc::new(Identity), probe: Probe::Nothing, watch: None }),
+            Kind::Identity => Some(Made { tool: Arc::new(Identity), probe: Probe::Nothing, watch: None }),
         }
     }
 
-    fn http(&self, config: &HttpToolConfig, clock: Arc<dyn Clock>, key: Option<SigningKey>) -> Result<Made, Wrong> {
-        let names = self.names();
-        let at = |key: &'static str| move |why: String| (vec!["http", key], why);
-        let url = UrlTemplate::read(&config.url, &names).map_err(at("url"))?;
-        let status = |(status, meaning): (&String, &roundtrip_tools::Meaning)| match status.parse::<u16>() {
-            Ok(number @ 200..=599) => Ok((number, *meaning)),
-            _ => Err(format!("{status:?} is no status: use a number from 200 to 599")),
-        };
-        let statuses: Statuses =
-            config.outcomes.iter().map(status).collect::<Result<_, _>>().map_err(at("outcomes"))?;
+    fn http(
+        &self,
+        config: &HttpToolConfig,
+        clock: Arc<dyn Clock>,
+        key: Option<SigningKey>,
+        wrong: &mut Wrong,
+    ) -> Option<Made> {
+        let (names, before) = (self.names(), wrong.0.len());
+        let url = wrong.ok(&["http", "url"], UrlTemplate::read(&config.url, &names));
+        let mut statuses = Statuses::new();
+        for (status, meaning) in &config.outcomes {
+            let number = status.parse().ok().filter(|number| (200..=599).contains(number));
+            let number = number.ok_or_else(|| format!("{status:?} is no status: use a number from 200 to 599"));
+            statuses.extend(wrong.ok(&["http", "outcomes", status], number).map(|number| (number, *meaning)));
+        }
+        let meta = config.meta.as_ref().and_then(|meta| {
+            let url = wrong.ok(&["http", "meta"], UrlTemplate::read(meta, &names))?;
+            Some(Source::Meta(Page::new(self.web.clone(), url, PAGE_BYTES_MAX, config.meta_ttl.0)))
+        });
+        let part = config.definition.as_ref().map(|path| Source::Part(path.clone()));
+        if let Some(path) = &config.definition
+            && !matches!(Mapping::read(&json!(path), &names), Mapping::Field { .. })
+        {
+            wrong.add(&["http", "definition"], format!("{path:?} names nothing that was prepared"));
+        }
+        let watch = config.health.as_ref().and_then(|url| {
+            wrong.ok(&["http", "health"], UrlTemplate::read(url, &[]))?;
+            Some(HealthWatch::new(self.web.clone(), url, config.health_every.0))
+        });
+        if wrong.0.len() > before {
+            return None;
+        }
         let options =
             HttpOptions { key, answer_bytes_max: config.answer_bytes_max, statuses, back_for: config.health_every.0 };
-        let mut tool = HttpTool::new(self.web.clone(), url, clock, options);
-        if let Some(meta) = &config.meta {
-            let url = UrlTemplate::read(meta, &names).map_err(at("meta"))?;
-            tool = tool.defined_by(Source::Meta(Page::new(self.web.clone(), url, PAGE_BYTES_MAX, config.meta_ttl.0)));
+        let mut tool = HttpTool::new(self.web.clone(), url?, clock, options);
+        if let Some(source) = meta.or(part) {
+            tool = tool.defined_by(source);
         }
-        if let Some(path) = &config.definition {
-            if !matches!(Mapping::read(&json!(path), &names), Mapping::Field { .. }) {
-                return Err(at("definition")(format!("{path:?} names nothing that was prepared")));
-            }
-            tool = tool.defined_by(Source::Part(path.clone()));
-        }
-        let watch = match &config.health {
-            Some(url) => {
-                UrlTemplate::read(url, &[]).map_err(at("health"))?;
-                Some(HealthWatch::new(self.web.clone(), url, config.health_every.0))
-            }
-            None => None,
-        };
         if let Some((_, well)) = &watch {
             tool = tool.while_well(well.clone());
         }
         let tool = Arc::new(tool);
-        Ok(Made { tool: tool.clone(), probe: Probe::Http(tool), watch })
+        Some(Made { tool: tool.clone(), probe: Probe::Http(tool), watch })
     }
 
-    fn grpc(&self, config: &GrpcToolConfig, descriptors: Option<&[u8]>) -> Result<Made, Wrong> {
-        let at = |key: &'static str| move |why: String| (vec!["grpc", key], why);
-        let method = MethodName::read(&config.method).map_err(at("method"))?;
-        let descriptions = descriptors.map(read_descriptors).transpose().map_err(at("descriptors"))?;
-        let poll = config.poll.as_ref().map(|poll| self.poll(poll)).transpose().map_err(at("poll"))?;
-        if let Some(pool) = &descriptions {
-            method.find(pool).map_err(at("method"))?;
+    fn grpc(&self, config: &GrpcToolConfig, descriptors: Option<&[u8]>, wrong: &mut Wrong) -> Option<Made> {
+        let before = wrong.0.len();
+        let pool = descriptors.map(read_descriptors);
+        let pool = pool.and_then(|pool| wrong.ok(&["grpc", "descriptors"], pool));
+        let mut method = |path: &[&str], text: &str| {
+            let method = wrong.ok(path, MethodName::read(text))?;
+            wrong.ok(path, pool.as_ref().map_or(Ok(()), |pool| method.find(pool).map(|_| ())))?;
+            Some(method)
+        };
+        let taken_by = method(&["grpc", "method"], &config.method);
+        let fetched_by = config.poll.as_ref().map(|poll| method(&["grpc", "poll", "method"], &poll.method));
+        let poll = config.poll.as_ref().zip(fetched_by.flatten());
+        let mut codes = |key: &str, names: &[String]| {
+            let mut read = Vec::new();
+            for (n, name) in names.iter().enumerate() {
+                read.extend(wrong.ok(&["grpc", "poll", key, &n.to_string()], code(name)));
+            }
+            read
+        };
+        let told = config.poll.as_ref().map(|poll| (codes("pending", &poll.pending), codes("unknown", &poll.unknown)));
+        let poll = poll.zip(told).map(|((poll, method), (pending, unknown))| Poll {
+            method,
+            request: Mapping::read(&poll.request, &self.names()),
+            every: poll.every.0,
+            answer: poll.answer.clone(),
+            pending,
+            unknown,
+        });
+        for name in config.outcomes.keys() {
+            wrong.ok(&["grpc", "outcomes", name], code(name));
         }
-        let codes = Codes::read(&config.outcomes).map_err(at("outcomes"))?;
+        if config.urls.is_empty() {
+            wrong.add(&["grpc", "urls"], "no address is named");
+        }
+        for (n, url) in config.urls.iter().enumerate() {
+            wrong.ok(&["grpc", "urls", &n.to_string()], check_url(&self.web, url));
+        }
+        if wrong.0.len() > before {
+            return None;
+        }
+        let codes = Codes::read(&config.outcomes).ok()?;
         let options = GrpcOptions { answer_bytes_max: config.answer_bytes_max, codes, poll };
-        let tool = GrpcTool::new(&self.web, &config.urls, method, descriptions, options).map_err(at("urls"))?;
-        let tool = Arc::new(tool);
-        Ok(Made { tool: tool.clone(), probe: Probe::Grpc(tool), watch: None })
-    }
-
-    fn poll(&self, config: &PollConfig) -> Result<Poll, String> {
-        let codes = |names: &[String]| names.iter().map(|name| code(name)).collect::<Result<Vec<_>, _>>();
-        Ok(Poll {
-            method: MethodName::read(&config.method)?,
-            request: Mapping::read(&config.request, &self.names()),
-            every: config.every.0,
-            answer: config.answer.clone(),
-            pending: codes(&config.pending)?,
-            unknown: codes(&config.unknown)?,
-        })
+        let tool = GrpcTool::new(&self.web, &config.urls, taken_by?, pool, options);
+        let tool = Arc::new(wrong.ok(&["grpc"], tool)?);
+        Some(Made { tool: tool.clone(), probe: Probe::Grpc(tool), watch: None })
     }
 
     /// What calls are signed with.
@@ -317,10 +412,10 @@ impl WorkPlan {
     ) -> Result<Relay, anyhow::Error> {
         let presence = Presence::new(clock.clone()).believing_calls_for(calls_hold_for(backoff));
         let key = self.key().await.map_err(|why| anyhow::anyhow!("routes.{name}.work.http.secret: {why}"))?;
-        let made = self.made(clock, key).map_err(|(_, why)| anyhow::anyhow!("routes.{name}.work: {why}"))?;
+        let made = self.made(clock, key).map_err(|wrong| anyhow::anyhow!("routes.{name}.work.{wrong}"))?;
         telemetry.watch_tool(name, presence.clone());
         let mut work = Work::new(made.tool)
-            .prepared_by(self.preparations(|_, _, _| {}))
+            .prepared_by(self.preparations(&mut Wrong::default()))
             .within(self.config.timeout.0)
             .telling(presence.clone());
         if let Some(input) = &self.config.input {
@@ -352,7 +447,7 @@ impl WorkPlan {
 
     /// What the tool says of itself now, if it is asked: its `health`, or else whether it is there.
     pub(crate) async fn ask(&self) -> Result<(), String> {
-        let made = self.made(Arc::new(SystemClock::new()), None).map_err(|(_, why)| why)?;
+        let made = self.made(Arc::new(SystemClock::new()), None).map_err(|wrong| wrong.to_string())?;
         match (&made.watch, &made.probe) {
             (Some((watch, _)), _) => watch.ask().await,
             (None, Probe::Http(tool)) => tool.probe().await,
@@ -364,7 +459,7 @@ impl WorkPlan {
     /// Finds out whether the tool is there, and is what the configuration says.
     pub(super) async fn probe(&self, loaded: &Loaded, name: &str, faults: &mut Vec<Fault>) {
         let path = ["routes", name, "work"];
-        for (n, preparation) in self.preparations(|_, _, _| {}).iter().enumerate() {
+        for (n, preparation) in self.preparations(&mut Wrong::default()).iter().enumerate() {
             if let Err(why) = in_time(preparation.probe()).await {
                 faults.push(loaded.fault(&["routes", name, "work", "prepare", &n.to_string()], why));
             }

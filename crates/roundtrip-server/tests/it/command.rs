@@ -259,6 +259,261 @@ event = "Asked"
     assert!(told.contains("broken.json: this is no ABI in JSON"), "{told}");
 }
 
+/// Checks a configuration without a look outside: a line for each fault, in the order in which they stand.
+fn faults(files: &[(&str, &str)]) -> Vec<String> {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, text) in files {
+        std::fs::write(folder.path().join(name), text).unwrap();
+    }
+    let told = said(&roundtrip(folder.path(), &["check", "--offline"]));
+    // What a signature lacks is shown in lines of its own.
+    told.lines().filter(|line| line.starts_with("roundtrip.toml:")).map(str::to_owned).collect()
+}
+
+/// These faults, each by its beginning, and no other.
+fn assert_faults(files: &[(&str, &str)], expected: &[&str]) {
+    let told = faults(files);
+    let all = told.join("\n");
+    for (line, start) in told.iter().zip(expected) {
+        assert!(line.starts_with(&format!("roundtrip.toml:{start}")), "{start} is not where it should be in:\n{all}");
+    }
+    assert_eq!(told.len(), expected.len(), "{all}");
+}
+
+/// Within one table of work, no fault hides another.
+#[test]
+fn every_fault_of_a_table_of_work_is_told_at_its_own_line() {
+    let config = r#"[store]
+url = "memory:"
+
+[routes.tool.work]
+concurrency = 0
+internal = ["here", "127.0.0.1", "there"]
+
+[routes.tool.work.tls]
+ca = "missing.pem"
+certificate = "broken.pem"
+
+[routes.tool.work.http]
+url = "nowhere"
+meta = "http://{nobody}/meta"
+definition = "/nothing"
+health = "not a url"
+
+[routes.tool.work.http.outcomes]
+99 = "retry"
+404 = "retry"
+many = "fatal"
+
+[[routes.tool.work.prepare]]
+name = "id"
+get = "nowhere"
+
+[[routes.tool.work.prepare]]
+name = "no name"
+[routes.tool.work.prepare.call]
+chain = "main"
+contract = "0x12"
+function = "f("
+
+[routes.core.work.grpc]
+urls = ["localhost:1", "http://127.0.0.1:1", "ftp://h"]
+method = "Core"
+descriptors = "missing.bin"
+
+[routes.core.work.grpc.poll]
+method = "Other"
+request = {}
+pending = ["UNAVAILABLE", "SOON"]
+unknown = ["NOBODY"]
+
+[routes.core.work.grpc.outcomes]
+NONE = "retry"
+NOT_FOUND = "retry"
+NEVER = "fatal"
+
+[routes.read.work.call]
+chain = "main"
+contract = "nobody"
+function = "priceOf(uint256 id) returns (uint256)"
+arguments = { who = 1 }
+
+[routes.read.work.call.outcomes]
+"0x12" = "retry"
+"error E(uint7)" = "fatal"
+
+[routes.both.work]
+identity = true
+[routes.both.work.call]
+chain = "main"
+contract = "0x5FbDB2315678afecb367f032d93F642f64180aa3"
+function = "priceOf(uint256 id)"
+
+[routes.none.work]
+prepare = [{ name = "page", get = "nowhere" }]
+"#;
+    let expected = [
+        "5:1: routes.tool.work.concurrency: nothing would be worked on",
+        "6:13: routes.tool.work.internal.0: \"here\" is no address and no network",
+        "6:34: routes.tool.work.internal.2: \"there\" is no address and no network",
+        "8:19: routes.tool.work.tls: a certificate comes with its key",
+        "9:1: routes.tool.work.tls.ca: ",
+        "10:1: routes.tool.work.tls.certificate: ",
+        "13:1: routes.tool.work.http.url: ",
+        "14:1: routes.tool.work.http.meta: ",
+        "15:1: routes.tool.work.http.definition: a tool is defined by `meta` or by `definition`",
+        "15:1: routes.tool.work.http.definition: \"/nothing\" names nothing that was prepared",
+        "16:1: routes.tool.work.http.health: ",
+        "19:1: routes.tool.work.http.outcomes.99: \"99\" is no status",
+        "21:1: routes.tool.work.http.outcomes.many: \"many\" is no status",
+        "24:1: routes.tool.work.prepare.0.name: \"id\" stands for something else already",
+        "25:1: routes.tool.work.prepare.0.get: ",
+        "28:1: routes.tool.work.prepare.1.name: \"no name\" is no name",
+        "30:1: routes.tool.work.prepare.1.call.chain: no chain is called \"main\": there is none",
+        "31:1: routes.tool.work.prepare.1.call.contract: \"0x12\" is no address",
+        "32:1: routes.tool.work.prepare.1.call.function: \"f(\" cannot be called",
+        "35:9: routes.core.work.grpc.urls.0: \"localhost:1\" begins with neither http:// nor https://",
+        "35:46: routes.core.work.grpc.urls.2: \"ftp://h\" begins with neither http:// nor https://",
+        "36:1: routes.core.work.grpc.method: \"Core\" is no method",
+        "37:1: routes.core.work.grpc.descriptors: ",
+        "40:1: routes.core.work.grpc.poll.method: \"Other\" is no method",
+        "42:27: routes.core.work.grpc.poll.pending.1: \"SOON\" is no code",
+        "43:12: routes.core.work.grpc.poll.unknown.0: \"NOBODY\" is no code",
+        "46:1: routes.core.work.grpc.outcomes.NONE: \"NONE\" is no code",
+        "48:1: routes.core.work.grpc.outcomes.NEVER: \"NEVER\" is no code",
+        "51:1: routes.read.work.call.chain: no chain is called \"main\": there is none",
+        "52:1: routes.read.work.call.contract: \"nobody\" is no address",
+        "54:1: routes.read.work.call.arguments: ",
+        "57:1: routes.read.work.call.outcomes.0x12: \"0x12\" names no refusal",
+        "58:1: routes.read.work.call.outcomes.error E(uint7): ",
+        "60:14: routes.both.work: work is one of `http`, `grpc`, `call` and `identity`",
+        "63:1: routes.both.work.call.chain: no chain is called \"main\": there is none",
+        "65:1: routes.both.work.call.function: ",
+        "67:14: routes.none.work: work is one of `http`, `grpc`, `call` and `identity`",
+        "68:29: routes.none.work.prepare.0.get: ",
+    ];
+    assert_faults(&[("roundtrip.toml", config), ("broken.pem", "-----BEGIN CERTIFICATE-----\n!")], &expected);
+}
+
+/// Within one route and one destination, no fault hides another either.
+#[test]
+fn every_fault_of_a_route_and_of_a_destination_is_told_at_its_own_line() {
+    let config = r#"[store]
+url = "memory:"
+
+[api]
+store_wait_max = "0s"
+
+[chains.main]
+chain_id = 1
+urls = ["http://127.0.0.1:1"]
+
+[routes."a b"]
+to = "nobody"
+identity = ["id", "/args/id", ""]
+horizon = "some"
+on_duplicate = "vote"
+votes = 0
+rate = { count = 1, per = "2h" }
+backoff = { jitter_percent = 101 }
+submit_path = "price"
+
+[[routes."a b".events]]
+chain = "mian"
+event = "Asked(uint256 indexed id)"
+only = { nobody = [1] }
+deadline = "later"
+
+[[routes."a b".lists]]
+url = "http://h"
+list = ""
+
+[routes.price]
+identity = ["/args/idd"]
+horizon = "some"
+
+[[routes.price.events]]
+chain = "mian"
+event = "Asked(uint256 indexed id)"
+
+[routes.vote]
+on_duplicate = "vote"
+votes = 2
+
+[routes.elsewhere]
+
+[[routes.elsewhere.answered_elsewhere]]
+chain = "main"
+event = "Answered(uint256 indexed id)"
+only = { nobody = [1] }
+deadline = "later"
+
+[destinations."a b".transactions]
+chain = "mian"
+lanes = []
+contract = "0x12"
+function = "answer("
+fee_cap_gwei = -1.0
+tip_min_gwei = -1.0
+
+[destinations.list.list]
+url = "http://h"
+list = "{nothing"
+value = "{request}"
+
+[destinations.both.webhook]
+url = "nowhere"
+secret = { env = "NOT_SET_ANYWHERE" }
+[destinations.both.transactions]
+chain = "main"
+lanes = ["first"]
+contract = "0x5FbDB2315678afecb367f032d93F642f64180aa3"
+function = "answer(uint256 id)"
+arguments = { who = 1 }
+"#;
+    let expected = [
+        "5:1: api.store_wait_max: no answer of the store would be waited for",
+        "11:9: routes.a b: \"a b\" is not a name",
+        "12:1: routes.a b.to: no destination is called \"nobody\"",
+        "13:13: routes.a b.identity.0: ",
+        "13:31: routes.a b.identity.2: ",
+        "14:1: routes.a b.horizon: \"some\" is no horizon",
+        "16:1: routes.a b.votes: these policies make no sense: votes are counted from 1",
+        "17:1: routes.a b.rate: these policies make no sense: a rate's period is an hour at most",
+        "18:1: routes.a b.backoff: these policies make no sense: a jitter of more than 100 percent",
+        "19:1: routes.a b.submit_path: \"price\" cannot be a path",
+        "19:1: routes.a b.submit_path: nothing would be taken there",
+        "22:1: routes.a b.events.0.chain: no chain is called \"mian\": there is main",
+        "24:10: routes.a b.events.0.only.nobody: ",
+        "25:1: routes.a b.events.0.deadline: ",
+        "28:1: routes.a b.lists.0.url: \"http://h\" names no Redis server",
+        "29:1: routes.a b.lists.0.list: a list's name has from 1",
+        "32:1: routes.price.identity: no request could have an id",
+        "33:1: routes.price.horizon: \"some\" is no horizon",
+        "36:1: routes.price.events.0.chain: no chain is called \"mian\": there is main",
+        "40:1: routes.vote.on_duplicate: these policies make no sense: votes need the identity of content",
+        "40:1: routes.vote.on_duplicate: these policies make no sense: votes need a horizon",
+        "45:1: routes.elsewhere.answered_elsewhere.0: ",
+        "48:10: routes.elsewhere.answered_elsewhere.0.only.nobody: ",
+        "49:1: routes.elsewhere.answered_elsewhere.0.deadline: ",
+        "51:15: destinations.a b: \"a b\" is not a name",
+        "52:1: destinations.a b.transactions.chain: no chain is called \"mian\": there is main",
+        "53:1: destinations.a b.transactions.lanes: no lane is named",
+        "54:1: destinations.a b.transactions.contract: \"0x12\" is no address",
+        "55:1: destinations.a b.transactions.function: \"answer(\" cannot be called",
+        "56:1: destinations.a b.transactions.fee_cap_gwei: -1 is no amount of gwei",
+        "57:1: destinations.a b.transactions.tip_min_gwei: -1 is no amount of gwei",
+        "60:1: destinations.list.list.url: \"http://h\" names no Redis server",
+        "61:1: destinations.list.list.list: ",
+        "62:1: destinations.list.list.value: ",
+        "64:15: destinations.both: a destination is one of",
+        "65:1: destinations.both.webhook.url: ",
+        "69:10: destinations.both.transactions.lanes.0: no lane is called \"first\"",
+        "72:1: destinations.both.transactions.arguments: ",
+    ];
+    assert_faults(&[("roundtrip.toml", config)], &expected);
+}
+
 /// Wherever the command runs.
 #[tokio::test]
 async fn files_are_found_from_the_folder_of_the_configuration() {

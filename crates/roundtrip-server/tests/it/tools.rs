@@ -450,7 +450,7 @@ prepare = [{ name = "request", get = "https://registry.example" }, { name = "x",
         "routes.url.work.http.url: \"https://{request/host}/x\": a place may not stand for the host",
         "routes.method.work.grpc.method: test.v1.Squares has no method Cube: it has Square, Submit, Fetch, Watch",
         "routes.function.work.call.chain: no chain is called \"mian\"",
-        "routes.internal.work.internal: \"localhost\" is no address and no network",
+        "routes.internal.work.internal.0: \"localhost\" is no address and no network",
     ] {
         assert!(told.contains(line), "{line} is not in:\n{told}");
     }

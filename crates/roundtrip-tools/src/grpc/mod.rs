@@ -292,6 +292,11 @@ fn shard_of(id: RequestId, shards: usize) -> usize {
     usize::try_from(number % u64::try_from(shards.max(1)).unwrap_or(1)).unwrap_or_default()
 }
 
+/// Whether a service can be at this address, whoever is there.
+pub fn check_url(web: &Web, url: &str) -> Result<(), String> {
+    shard(web, url).map(|_| ())
+}
+
 fn shard(web: &Web, url: &str) -> Result<Shard, String> {
     let bad = |error: tonic::transport::Error| format!("{url:?}: {}", cause(&error));
     if !(url.starts_with("http://") || url.starts_with("https://")) {

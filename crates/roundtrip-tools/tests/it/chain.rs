@@ -26,7 +26,7 @@ async fn site() -> (Node, Address) {
 
 fn read(urls: &[&str], board: Address, function: &str, arguments: Value) -> ContractRead {
     let nodes = urls.iter().map(|url| Rpc::http(url).unwrap()).collect();
-    ContractRead::new(CHAIN, nodes, board, function, &arguments, &KNOWN).unwrap()
+    ContractRead::new(CHAIN, nodes, board, function).unwrap().with_arguments(&arguments, &KNOWN).unwrap()
 }
 
 #[tokio::test]
