@@ -499,6 +499,42 @@ pub(crate) struct WireEntry {
     pub detail: Option<String>,
 }
 
+/// What can happen, as [`WireEntry::event`] names it.
+pub(super) const EVENTS: [&str; 32] = [
+    "admitted",
+    "attached",
+    "finalized",
+    "orphaned",
+    "reincluded",
+    "superseded",
+    "leased",
+    "released",
+    "failed",
+    "answered",
+    "assigned",
+    "included",
+    "confirmed",
+    "moved_back",
+    "returned",
+    "delivered",
+    "died",
+    "replaced",
+    "undelivered",
+    "rearmed",
+    "reworked",
+    "done_elsewhere",
+    "ended",
+    "lane_status",
+    "attempted",
+    "cancel_wished",
+    "filled",
+    "sealed",
+    "defined",
+    "paused",
+    "resumed",
+    "rolled_back",
+];
+
 impl From<Entry> for WireEntry {
     fn from(entry: Entry) -> WireEntry {
         let of_route = entry.route.map(|route| route.to_string());
@@ -533,7 +569,7 @@ impl From<Entry> for WireEntry {
             carries: Some(attempt.kind == AttemptKind::Carry),
             ..bare(event)
         };
-        match entry.event {
+        let entry = match entry.event {
             Event::Admitted { generation, .. } => detailed("admitted", format!("generation {generation}")),
             Event::Attached => bare("attached"),
             Event::Finalized => bare("finalized"),
@@ -575,6 +611,9 @@ impl From<Entry> for WireEntry {
             Event::Defined => bare("defined"),
             Event::Paused { paused } => bare(if paused { "paused" } else { "resumed" }),
             Event::RolledBack => bare("rolled_back"),
-        }
+        };
+        // Whoever filters by a name that is not listed is refused.
+        debug_assert!(EVENTS.contains(&&*entry.event), "{} is not listed", entry.event);
+        entry
     }
 }

@@ -1,12 +1,12 @@
 //! What people and programs watch: counts, routes, lanes, origins, and the stream of updates.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::convert::Infallible;
 use std::time::{Duration, Instant};
 
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
-use axum::http::HeaderMap;
+use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::{Extension, Json};
@@ -14,7 +14,7 @@ use futures_util::Stream;
 use roundtrip::store::op::Seat;
 use roundtrip::store::query::{JournalPage, LaneView};
 use roundtrip::store::{Changes, ReadExt, Topic};
-use roundtrip::words::LaneName;
+use roundtrip::words::{LaneName, RequestId};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
@@ -25,7 +25,7 @@ use super::lanes::WireLane;
 use super::path::Path;
 use super::policies::WireRoute;
 use super::problem::Problem;
-use super::views::{WireCount, WireEntry, WireOrigin};
+use super::views::{EVENTS, WireCount, WireEntry, WireOrigin};
 use crate::doctor::{self, Diagnosis, Here};
 
 /// Updates in one read.
@@ -34,6 +34,9 @@ const PAGE: usize = 256;
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// How often something is sent where nothing happens.
 const ALIVE_EVERY: Duration = Duration::from_secs(15);
+
+/// The event of whoever has missed something.
+const RESET: &str = "reset";
 
 /// Counts of live requests.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
@@ -176,11 +179,41 @@ pub(super) struct UpdatesQuery {
     pub route: Option<String>,
     /// Only of this lane.
     pub lane: Option<String>,
-    /// Only these events; several with commas.
+    /// Only these events, such as `admitted`, `leased`, `answered`, `ended`; several with commas. One that nobody knows
+    /// is refused with the list of those that there are. `reset` is always told.
     pub event: Option<String>,
 }
 
+/// What a filter can name.
+struct Nameable {
+    routes: BTreeSet<String>,
+    lanes: BTreeSet<String>,
+}
+
 impl UpdatesQuery {
+    /// The same in the words of the journal, unless it could never match anything: silence would look like peace.
+    fn sensible(self, nameable: &Nameable) -> Result<UpdatesQuery, String> {
+        let request = self.request.map(|text| match text.parse::<RequestId>() {
+            Ok(id) => Ok(id.to_string()),
+            Err(error) => Err(format!("no update is of the request {text:?}: {error}")),
+        });
+        let known = |what: &str, name: &Option<String>, names: &BTreeSet<String>| match name {
+            Some(name) if !names.contains(name) => {
+                let names: Vec<&str> = names.iter().map(String::as_str).collect();
+                let there_is = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+                Err(format!("no {what} is called {name:?}: there is {there_is}"))
+            }
+            _ => Ok(()),
+        };
+        known("route", &self.route, &nameable.routes)?;
+        known("lane", &self.lane, &nameable.lanes)?;
+        let mut events = self.event.iter().flat_map(|events| events.split(',').map(str::trim));
+        if let Some(unknown) = events.find(|event| *event != RESET && !EVENTS.contains(event)) {
+            return Err(format!("no event is called {unknown:?}: there is {}", EVENTS.join(", ")));
+        }
+        Ok(UpdatesQuery { request: request.transpose()?, ..self })
+    }
+
     fn wants(&self, entry: &WireEntry) -> bool {
         let fits = |wanted: &Option<String>, found: &Option<String>| wanted.is_none() || wanted == found;
         let events =
@@ -196,10 +229,13 @@ impl UpdatesQuery {
 ///
 /// Each has its place in the journal as its id: whoever comes back with it as `Last-Event-ID` goes
 /// on where it was. An event `reset` says that what was asked for is forgotten: read the state anew.
+/// A filter that could never match, such as an event, a route or a lane that there is not, is refused.
 #[utoipa::path(
     get, path = "/v1/updates", tag = "watch", params(UpdatesQuery),
     responses(
         (status = 200, description = "The stream.", body = WireEntry, content_type = "text/event-stream"),
+        (status = 400, description = "A filter names what there is not; the detail says what there is.", body = Problem,
+            content_type = "application/problem+json"),
         Problem,
     ),
 )]
@@ -210,6 +246,8 @@ pub(super) async fn updates(
     headers: HeaderMap,
 ) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, Problem> {
     let Query(query) = query?;
+    let nameable = api.nameable(&query).await?;
+    let query = query.sensible(&nameable).map_err(|why| Problem::new(StatusCode::BAD_REQUEST, why))?;
     let last = headers.get("last-event-id").map(|value| value.to_str().ok().and_then(|text| text.parse::<u64>().ok()));
     // A place that is none is one that is forgotten: whoever names it has missed something.
     let lost = last == Some(None);
@@ -227,9 +265,24 @@ pub(super) async fn updates(
     Ok(Sse::new(stream).keep_alive(KeepAlive::new().interval(ALIVE_EVERY)))
 }
 
+impl Api {
+    /// What this filter can name: what there is, and what is configured and will be.
+    async fn nameable(&self, query: &UpdatesQuery) -> Result<Nameable, Problem> {
+        let mut routes: BTreeSet<String> = self.premises.routes.keys().cloned().collect();
+        if query.route.is_some() {
+            routes.extend(self.store.routes().await?.into_iter().map(|route| route.name.to_string()));
+        }
+        let mut lanes: BTreeSet<String> = self.premises.outside.lanes().map(str::to_owned).collect();
+        if query.lane.is_some() {
+            lanes.extend(self.store.lanes().await?.into_iter().map(|lane| lane.name.to_string()));
+        }
+        Ok(Nameable { routes, lanes })
+    }
+}
+
 /// Says that something was missed; whoever comes back with its id goes on from here.
 fn reset(from: u64) -> Event {
-    Event::default().id(from.saturating_sub(1).to_string()).event("reset").data("read the state anew")
+    Event::default().id(from.saturating_sub(1).to_string()).event(RESET).data("read the state anew")
 }
 
 /// Whoever follows the journal.

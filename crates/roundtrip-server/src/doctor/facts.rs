@@ -65,6 +65,11 @@ struct Account {
 }
 
 impl Outside {
+    /// The lanes that there are to be.
+    pub(crate) fn lanes(&self) -> impl Iterator<Item = &str> {
+        self.accounts.iter().map(|account| account.lane.as_str())
+    }
+
     /// What is around the store of this plan; of a store alone, nothing but its file or server.
     pub fn of(url: &str, plan: Option<&Plan>) -> Outside {
         let Some(plan) = plan else { return Outside { store: url.to_owned(), ..Outside::default() } };

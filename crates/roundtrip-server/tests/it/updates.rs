@@ -88,3 +88,30 @@ async fn a_reader_that_was_away_for_too_long_is_told() {
         assert_eq!(events(&program, "/v1/updates?from=0", Some(last), 1).await[0].0, "reset", "{last}");
     }
 }
+
+/// Silence would look like peace.
+#[tokio::test]
+async fn a_filter_that_could_never_match_is_refused_with_what_there_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = Program::start(folder.path(), CONFIG);
+    let id = "ab".repeat(32);
+    for (filter, told) in [
+        ("event=admited", "no event is called \"admited\": there is admitted, attached, "),
+        ("event=admitted,", "no event is called \"\": there is "),
+        ("route=wrok", "no route is called \"wrok\": there is other, work"),
+        ("lane=first", "no lane is called \"first\": there is none"),
+        ("request=12", "no update is of the request \"12\": "),
+    ] {
+        let (status, problem) = program.get(&format!("/v1/updates?{filter}")).await;
+        assert_eq!(status, 400, "{filter}: {problem}");
+        assert!(problem["detail"].as_str().unwrap().starts_with(told), "{filter}: {problem}");
+    }
+    // A request may be yet to come, in either case of its digits.
+    for filter in [format!("request=0x{}", id.to_uppercase()), "event=ended,%20reset".to_owned()] {
+        let answer = program.call(Method::GET, &format!("/v1/updates?{filter}")).send().await.unwrap();
+        assert_eq!(
+            (answer.status().as_u16(), &answer.headers()["content-type"].as_bytes()[..]),
+            (200, &b"text/event-stream"[..])
+        );
+    }
+}
