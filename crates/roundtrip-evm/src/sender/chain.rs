@@ -124,6 +124,8 @@ pub(super) struct Known {
     balance: Option<(Instant, u128)>,
     /// What was last signed to be paid.
     pub(super) offered: Option<Fees>,
+    /// What the newest slot that was mined paid for a unit of gas, and where.
+    paid: Option<(Nonce, Position, u128)>,
 }
 
 /// What is known of a lane's money, in wei.
@@ -135,6 +137,8 @@ pub struct Purse {
     pub fee: Option<u128>,
     /// What of it goes to whoever builds the block.
     pub tip: Option<u128>,
+    /// What the newest transaction that was mined paid for a unit of gas.
+    pub paid: Option<u128>,
 }
 
 impl Known {
@@ -158,6 +162,23 @@ impl Known {
         let unmined = parcels.iter().filter(|parcel| parcel.nonce >= from);
         let below = unmined.filter(|parcel| parcel.attempts.last().is_some_and(|newest| pays(newest) < base_fee));
         below.map(|parcel| parcel.nonce).collect()
+    }
+
+    /// Notes what the newest slot that was mined paid. Its block tells the base fee, so no receipt is asked for.
+    fn note_paid(&mut self, view: &View, parcels: &[ParcelView]) {
+        let mined = |parcel: &ParcelView| {
+            let attempt = parcel.attempts.iter().find(|attempt| self.receipts.contains_key(&attempt.hash))?;
+            Some((parcel.nonce, self.receipts.get(&attempt.hash)?.at, attempt.clone()))
+        };
+        let newest = parcels.iter().rev().filter(|parcel| self.paid.is_none_or(|(last, ..)| parcel.nonce >= last));
+        let Some((nonce, at, attempt)) = newest.filter_map(mined).max_by_key(|(nonce, ..)| *nonce) else { return };
+        if self.paid.is_some_and(|(last, there, _)| (last, there) == (nonce, at)) {
+            return;
+        }
+        let fees = Draft::read(&attempt).ok().map(|draft| draft.fees);
+        if let Some(paid) = fees.and_then(|fees| view.paid(at, fees)) {
+            self.paid = Some((nonce, at, paid));
+        }
     }
 
     fn has(&self, parcel: &ParcelView) -> bool {
@@ -256,6 +277,7 @@ impl EvmChain {
             balance: known.balance.map(|(_, balance)| balance),
             fee: known.offered.map(|fees| fees.most),
             tip: known.offered.map(|fees| fees.tip),
+            paid: known.paid.map(|(_, _, paid)| paid),
         })
     }
 
@@ -324,6 +346,7 @@ impl EvmChain {
         let depths = Depths { head: view.head.at.height, final_height: view.final_height };
         let confirmations = |parcel: &ParcelView| self.confirmations_of(parcel.route.as_ref());
         let funds = self.funds(rpc, lane, account).await;
+        self.known(lane, |known| known.note_paid(&view, parcels));
         Ok(self.known(lane, |known| Sighting {
             below: known.below(view.head.base_fee, counts.latest, parcels),
             funds,

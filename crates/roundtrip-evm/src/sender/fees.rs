@@ -41,6 +41,11 @@ impl Fees {
         self.most > paid.most || self.tip > paid.tip
     }
 
+    /// What is paid in a block of this base fee; all of it on a chain without one.
+    pub(super) fn paid(self, base_fee: Option<u128>) -> u128 {
+        base_fee.map_or(self.most, |base| base.saturating_add(self.tip).min(self.most))
+    }
+
     /// The higher of both, field by field.
     pub(super) fn max(self, other: Fees) -> Fees {
         Fees { most: self.most.max(other.most), tip: self.tip.max(other.tip) }

@@ -9,6 +9,7 @@ use roundtrip::words::{Height, Position};
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
+use super::fees::Fees;
 use crate::rpc::{CallError, Finality, Header, Rpc};
 
 /// How many blocks are remembered at most, however far finality is behind.
@@ -24,6 +25,8 @@ pub(super) struct View {
     pub(super) final_height: Height,
     /// Which block is where, from the head down to what is final, or as far as is remembered.
     hashes: BTreeMap<Height, [u8; 32]>,
+    /// What transactions of these blocks paid at least, on chains with a base fee.
+    base_fees: BTreeMap<Height, u128>,
 }
 
 impl View {
@@ -31,6 +34,12 @@ impl View {
     pub(super) fn holds(&self, at: Position) -> Option<bool> {
         let lowest = self.hashes.keys().next()?;
         (at.height >= *lowest).then(|| self.hashes.get(&at.height) == Some(&at.hash))
+    }
+
+    /// What a transaction with these fees paid for a unit of gas in this block; `None` if the block is not known.
+    pub(super) fn paid(&self, at: Position, fees: Fees) -> Option<u128> {
+        let known = self.holds(at) == Some(true);
+        known.then(|| fees.paid(self.base_fees.get(&at.height).copied()))
     }
 
     /// The newest blocks, from the head down.
@@ -54,7 +63,10 @@ impl View {
         let mut hashes = self.hashes.clone();
         hashes.extend(newer.iter().map(|header| (header.at.height, header.at.hash)));
         let hashes = hashes.split_off(&lowest);
-        Some(View { head, final_height, hashes })
+        let mut base_fees = self.base_fees.clone();
+        base_fees.extend(newer.iter().filter_map(base_fee));
+        let base_fees = base_fees.split_off(&lowest);
+        Some(View { head, final_height, hashes, base_fees })
     }
 
     /// A view of these blocks, as far down as they hang together.
@@ -67,8 +79,13 @@ impl View {
             }
             hashes.insert(pair[0].at.height, pair[0].at.hash);
         }
-        Some(View { head, final_height, hashes })
+        let base_fees = headers.iter().filter_map(base_fee).collect();
+        Some(View { head, final_height, hashes, base_fees })
     }
+}
+
+fn base_fee(header: &Header) -> Option<(Height, u128)> {
+    Some((header.at.height, header.base_fee?))
 }
 
 fn lowest(head: &Header, final_height: Height) -> Height {
@@ -167,6 +184,17 @@ mod tests {
         assert_eq!(view.holds(at(5, 1)), Some(false), "another block");
         assert_eq!(view.holds(at(7, 0)), Some(false), "beyond the head");
         assert_eq!(view.holds(at(3, 0)), None, "too deep to know");
+    }
+
+    #[test]
+    fn a_view_tells_what_was_paid_in_its_blocks() {
+        let dear = |height: u8, base: u128| Header { base_fee: Some(base), ..header(height, 0, 0) };
+        let view = View::fresh(&[dear(4, 70), dear(5, 80), header(6, 0, 0)], Height(4)).unwrap();
+        let view = view.extended(&[dear(7, 95)], Height(4)).unwrap();
+        let fees = Fees { most: 100, tip: 10 };
+        let paid: Vec<Option<u128>> = (3..=8).map(|height| view.paid(at(height, 0), fees)).collect();
+        assert_eq!(paid, [None, Some(80), Some(90), Some(100), Some(100), None]);
+        assert_eq!(view.paid(at(5, 1), fees), None, "another block");
     }
 
     #[test]

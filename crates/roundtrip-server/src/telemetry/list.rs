@@ -106,6 +106,7 @@ metrics! {
     "Lanes: what the process that sends knows" {
         LANE_FEE = Gauge "roundtrip_lane_fee_offered_wei" ["lane"] "The most that the last signed transaction pays for a unit of gas";
         LANE_TIP = Gauge "roundtrip_lane_tip_offered_wei" ["lane"] "What of it goes to whoever builds the block";
+        LANE_PAID = Gauge "roundtrip_lane_fee_paid_wei" ["lane"] "What the newest transaction that was mined paid for a unit of gas, by its block's base fee";
         LANE_AT_CAP = Gauge "roundtrip_lane_at_fee_cap" ["lane"] "1 if a slot of the lane pays all that it may and is not mined";
         LANE_BALANCE = Gauge "roundtrip_lane_balance_wei" ["lane"] "What the lane's account holds, as of the last look";
     }

@@ -205,8 +205,12 @@ impl State {
             for lane in lanes {
                 samples.add(&list::LANE_AT_CAP, &[lane.as_str()], flag(stats.at_cap(lane).is_some()));
                 let purse = view.purse(lane);
-                let money =
-                    [(&list::LANE_FEE, purse.fee), (&list::LANE_TIP, purse.tip), (&list::LANE_BALANCE, purse.balance)];
+                let money = [
+                    (&list::LANE_FEE, purse.fee),
+                    (&list::LANE_TIP, purse.tip),
+                    (&list::LANE_PAID, purse.paid),
+                    (&list::LANE_BALANCE, purse.balance),
+                ];
                 for (metric, wei) in money {
                     wei.into_iter().for_each(|wei| samples.add(metric, &[lane.as_str()], wei as f64));
                 }
