@@ -78,20 +78,26 @@ impl Document {
     /// Takes a value out, so that the rest can be looked at.
     pub fn remove(&mut self, path: &[String]) -> bool {
         let Some((last, above)) = path.split_last() else { return false };
+        self.table(above).is_some_and(|fields| fields.remove(last).is_some())
+    }
+
+    /// Puts a value where none is, so that the rest can be looked at.
+    pub fn put(&mut self, path: &[String], value: Value) -> bool {
+        let Some((last, above)) = path.split_last() else { return false };
+        self.table(above).is_some_and(|fields| fields.insert(last.clone(), value).is_none())
+    }
+
+    /// The table at this path.
+    fn table(&mut self, path: &[String]) -> Option<&mut Map<String, Value>> {
         let mut at = &mut self.values;
-        for part in above {
-            let next = match at {
+        for part in path {
+            at = match at {
                 Value::Object(fields) => fields.get_mut(part),
                 Value::Array(items) => part.parse::<usize>().ok().and_then(|n| items.get_mut(n)),
                 _ => None,
-            };
-            let Some(next) = next else { return false };
-            at = next;
+            }?;
         }
-        match at {
-            Value::Object(fields) => fields.remove(last).is_some(),
-            _ => false,
-        }
+        at.as_object_mut()
     }
 }
 

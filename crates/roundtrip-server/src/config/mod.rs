@@ -30,12 +30,10 @@ pub use values::{FinalBlocks, Span};
 pub use work::*;
 
 use plain::plainly;
-use schema::unknown_keys;
+use schema::{fitting, unknown_keys};
 
 /// Most faults that are told of one file.
 const FAULTS_MAX: usize = 100;
-/// What every configuration has.
-const STORE: &str = "store";
 
 const NOT_A_SECRET: &str = "a secret is not written here but named: { env = \"NAME\" } or { file = \"path\" }, \
                             in a signer under its kind, such as { key = { env = \"NAME\" } }; what is there is not shown";
@@ -85,8 +83,9 @@ pub fn read(
         Err(faults) => return (None, faults),
     };
     document.override_by(environment);
-    let (mut faults, mut unread) = (Faults::default(), Vec::<Path>::new());
-    for unknown in unknown_keys(&schema(), &document.values) {
+    let (mut faults, mut unread, mut filled) = (Faults::default(), Vec::<Path>::new(), Vec::<Path>::new());
+    let schema = schema();
+    for unknown in unknown_keys(&schema, &document.values) {
         let what = match unknown.meant {
             Some(meant) => format!("nobody knows this key; is `{meant}` meant?"),
             None => format!("nobody knows this key; known here: {}", unknown.known.join(", ")),
@@ -102,8 +101,9 @@ pub fn read(
         };
         let (path, text) = (path_of(error.path()), error.inner().to_string());
         let missing = text.strip_prefix("missing field `").and_then(|rest| rest.strip_suffix('`'));
+        let place = missing.map(|key| [&path[..], &[key.to_owned()]].concat());
         // What is missing only because it was taken out has been told.
-        if missing.is_none_or(|key| !unread.contains(&[&path[..], &[key.to_owned()]].concat())) {
+        if place.as_ref().is_none_or(|place| !unread.contains(place)) {
             let text = match missing {
                 Some(key) => format!("`{key}` is missing"),
                 None if is_secret(&path) => NOT_A_SECRET.to_owned(),
@@ -111,17 +111,20 @@ pub fn read(
             };
             faults.0.push(Fault { place: document.place(&path), path: path.clone(), text });
         }
+        // Something takes the place of what is missing, so that what stands beside it is looked at.
+        if let Some(place) = place.filter(|place| !filled.contains(place) && faults.0.len() < FAULTS_MAX)
+            && let Some(value) = fitting(&schema, &place)
+            && document.put(&place, value)
+        {
+            filled.push(place.clone());
+            unread.push(place);
+            continue;
+        }
         // An item of a list cannot go without the others moving up: the whole list goes.
         let taken = (1..=path.len()).rev().map(|length| &path[..length]).find(|path| document.remove(path));
-        match (taken, missing) {
-            _ if faults.0.len() >= FAULTS_MAX => break None,
-            (Some(taken), _) => unread.push(taken.to_vec()),
-            // Nothing is left to be taken out: something takes the place of what has to be there.
-            (None, Some(STORE)) => {
-                document.values[STORE] = serde_json::json!({"url": "memory:"});
-                unread.push(vec![STORE.to_owned()]);
-            }
-            (None, _) => break None,
+        match taken {
+            Some(taken) if faults.0.len() < FAULTS_MAX => unread.push(taken.to_vec()),
+            _ => break None,
         }
     };
     let folder = std::path::Path::new(file).parent().unwrap_or(std::path::Path::new(""));
@@ -190,6 +193,70 @@ chain = "main"
             "r.toml:10:1: routes.square.events.0: `event` is missing",
         ];
         assert_eq!(faults(text), expected);
+    }
+
+    /// Nor does what does not fit hide what is beside it.
+    #[test]
+    fn what_is_missing_hides_nothing_beside_it() {
+        let text = r#"
+[store]
+[chains.main]
+urls = ["http://h"]
+quorum = "two"
+[lanes.first]
+sigher = 1
+[destinations.board.transactions]
+chain = "main"
+window = -1
+[destinations.hook.webhook]
+timeout = 5
+[[routes.price.events]]
+chain = "main"
+from_block = "first"
+[[routes.price.events]]
+event = "E()"
+deadline = 7
+[routes.price]
+every = { perod = "1s" }
+rate = { count = "many" }
+[routes.price.work.grpc]
+poll = { every = 1 }
+"#;
+        let (loaded, faults) = read("r.toml", text, []);
+        let told: Vec<String> = faults.0.iter().map(ToString::to_string).collect();
+        let expected = [
+            "r.toml:2:2: store: `url` is missing",
+            "r.toml:3:9: chains.main: `chain_id` is missing",
+            "r.toml:5:1: chains.main.quorum: ",
+            "r.toml:6:8: lanes.first: `signer` is missing",
+            "r.toml:7:1: lanes.first.sigher: nobody knows this key; is `signer` meant?",
+            "r.toml:8:21: destinations.board.transactions: `lanes` is missing",
+            "r.toml:8:21: destinations.board.transactions: `contract` is missing",
+            "r.toml:8:21: destinations.board.transactions: `function` is missing",
+            "r.toml:10:1: destinations.board.transactions.window: ",
+            "r.toml:11:20: destinations.hook.webhook: `url` is missing",
+            "r.toml:11:20: destinations.hook.webhook: `secret` is missing",
+            "r.toml:12:1: destinations.hook.webhook.timeout: ",
+            "r.toml:13:1: routes.price.events.0: `event` is missing",
+            "r.toml:15:1: routes.price.events.0.from_block: ",
+            "r.toml:16:1: routes.price.events.1: `chain` is missing",
+            "r.toml:18:1: routes.price.events.1.deadline: ",
+            "r.toml:20:1: routes.price.every: `period` is missing",
+            "r.toml:20:11: routes.price.every.perod: nobody knows this key; is `period` meant?",
+            "r.toml:21:1: routes.price.rate: `per` is missing",
+            "r.toml:21:10: routes.price.rate.count: ",
+            "r.toml:22:20: routes.price.work.grpc: `urls` is missing",
+            "r.toml:22:20: routes.price.work.grpc: `method` is missing",
+            "r.toml:23:1: routes.price.work.grpc.poll: `method` is missing",
+            "r.toml:23:1: routes.price.work.grpc.poll: `request` is missing",
+            "r.toml:23:10: routes.price.work.grpc.poll.every: ",
+        ];
+        let all = told.join("\n");
+        for (line, start) in told.iter().zip(expected) {
+            assert!(line.starts_with(start), "{start} is not where it should be in:\n{all}");
+        }
+        assert_eq!(told.len(), expected.len(), "{all}");
+        assert_eq!(loaded.unwrap().config.routes["price"].events.len(), 2, "the rest is looked at");
     }
 
     #[test]

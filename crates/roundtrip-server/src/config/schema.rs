@@ -50,6 +50,43 @@ pub(super) fn resolved<'a>(root: &'a Value, schema: &'a Value) -> &'a Value {
     }
 }
 
+/// A value that fits at this path, so that what is beside it can be looked at; none if nobody knows one.
+pub(super) fn fitting(root: &Value, path: &[String]) -> Option<Value> {
+    let mut schema = root;
+    for part in path {
+        let table = resolved(root, schema);
+        let named = table.get("properties").and_then(|properties| properties.get(part));
+        schema = named.or_else(|| table.get("additionalProperties")).or_else(|| table.get("items"))?;
+    }
+    fitting_here(root, schema)
+}
+
+fn fitting_here(root: &Value, schema: &Value) -> Option<Value> {
+    let schema = resolved(root, schema);
+    let list = |key: &str| schema.get(key).and_then(Value::as_array);
+    if let Some(word) = schema.get("const").or_else(|| list("enum")?.first()) {
+        return Some(word.clone());
+    }
+    if let Some(ways) = list("oneOf").or_else(|| list("anyOf")) {
+        return ways.iter().find_map(|way| fitting_here(root, way));
+    }
+    match schema.get("type").and_then(Value::as_str) {
+        // Of all texts only lengths of time have a form that the schema tells.
+        Some("string") if schema.get("pattern").is_some() => Some("1s".into()),
+        Some("string") | None => Some("".into()),
+        Some("integer" | "number") => Some(1.into()),
+        Some("boolean") => Some(false.into()),
+        Some("array") => Some(Value::Array(Vec::new())),
+        Some("object") => {
+            let keys = list("required").into_iter().flatten().filter_map(Value::as_str);
+            let fields =
+                keys.map(|key| Some((key.to_owned(), fitting_here(root, schema.get("properties")?.get(key)?)?)));
+            fields.collect::<Option<_>>().map(Value::Object)
+        }
+        Some(_) => None,
+    }
+}
+
 fn look(root: &Value, schema: &Value, value: &Value, path: &mut Path, found: &mut Vec<Unknown>) {
     let schema = resolved(root, schema);
     let properties = schema.get("properties").and_then(Value::as_object);

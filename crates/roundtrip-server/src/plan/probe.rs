@@ -37,7 +37,8 @@ async fn probe_nodes(loaded: &Loaded, name: &str, chain: &ChainConfig, faults: &
         // What is no URL is told without asking anybody.
         let Ok(rpc) = Rpc::http(url) else { continue };
         let wrong = match rpc.chain_id().await {
-            Ok(found) if found == chain.chain_id => {
+            // What could not be read is told, and nobody knows on which chain the node should be.
+            Ok(found) if found == chain.chain_id || loaded.is_unread(&["chains", name, "chain_id"]) => {
                 good = good.or(Some(rpc));
                 continue;
             }

@@ -92,7 +92,9 @@ pub(super) fn plan(
     check_chains(findings, name, config);
     let web = web(findings, name, config);
     let (is_callable, web) = (web.is_some(), web.or_else(|| Web::new(Allowed::default(), ClientTls::default()).ok())?);
-    let chains = findings.config().chains.clone();
+    // One that could not be read as a whole is not asked.
+    let mut chains = findings.config().chains.clone();
+    chains.retain(|name, _| !findings.loaded.is_unread(&["chains", name]));
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
     let mut plan = None;
     // Everything is made once, so that what cannot be made is told at its place.
@@ -101,7 +103,10 @@ pub(super) fn plan(
     for kind in kinds {
         let (config, web, names) = (config.clone(), web.clone(), names.clone());
         let made = WorkPlan { config, web, kind, names, to_nowhere: !has_way_out, chains: chains.clone() };
-        made.preparations(&mut wrong);
+        // What is read before is the same for each.
+        if plan.is_none() {
+            made.preparations(&mut wrong);
+        }
         made.make(clock.clone(), None, &mut wrong);
         plan = Some(made);
     }
