@@ -249,6 +249,16 @@ impl Parcel {
         }
     }
 
+    /// The block that a sight is the first to tell of, although it says more than that the parcel is in
+    /// it: both came at once.
+    pub(crate) fn passed_over(&self, sight: &Sight) -> Option<Block> {
+        let (Sight::Confirmed(block) | Sight::Final(block, _)) = sight else { return None };
+        match &self.stage {
+            Stage::Included(known) | Stage::Confirmed(known) if known == block => None,
+            _ => Some(*block),
+        }
+    }
+
     pub(crate) fn has_attempt(&self, hash: &AttemptHash) -> bool {
         self.attempts.iter().any(|attempt| attempt.hash == *hash)
     }
@@ -377,6 +387,27 @@ mod tests {
         for (cancel, sight, fate) in cases {
             let parcel = Parcel { cancel: cancel.clone(), ..parcel(Stage::Assigned) };
             assert_eq!(parcel.see(ParcelStage::Assigned, &sight), Ok(Step::End(fate)), "{cancel:?} {sight:?}");
+        }
+    }
+
+    #[test]
+    fn a_block_that_nothing_told_of_before_is_passed_over() {
+        let (low, high) = (block(1, 5), block(1, 6));
+        let last = |at| Sight::Final(at, Judgement::Done);
+        let cases = [
+            (Stage::Assigned, Sight::Included(low), None),
+            (Stage::Assigned, Sight::Confirmed(low), Some(low)),
+            (Stage::Assigned, last(low), Some(low)),
+            (Stage::Assigned, Sight::Displaced, None),
+            (Stage::Included(low), Sight::Confirmed(low), None),
+            (Stage::Included(low), Sight::Confirmed(high), Some(high)),
+            (Stage::Included(low), last(low), None),
+            (Stage::Confirmed(low), last(low), None),
+            (Stage::Confirmed(low), last(high), Some(high)),
+            (Stage::Confirmed(low), Sight::Back, None),
+        ];
+        for (stage, sight, passed) in cases {
+            assert_eq!(parcel(stage).passed_over(&sight), passed, "{stage:?} {sight:?}");
         }
     }
 

@@ -462,7 +462,12 @@ impl Machine {
                 Err(Outcome::NotFound(Missing::Parcel(op.nonce)))
             };
         };
-        match parcel.see(op.expected, &op.sight)? {
+        let (step, passed) = (parcel.see(op.expected, &op.sight)?, parcel.passed_over(&op.sight));
+        if let (Step::To(_) | Step::End(_), Some(block)) = (&step, passed) {
+            // Whoever reads a timeline sees each stage, also where the chain showed two of them at once.
+            self.note_carried(disk, no, op.nonce, &Event::Mined { block });
+        }
+        match step {
             Step::Known => return Ok(Outcome::Duplicate(Effect::Done)),
             Step::To(stage) => self.move_parcel(disk, no, op.nonce, stage),
             Step::End(fate) => self.end_parcel(disk, no, op.nonce, fate),

@@ -163,6 +163,8 @@ pub async fn a_timeline_tells_of_every_attempt(mut bench: Bench) {
         Event::Attempted { nonce, attempt: noted(2, carry) },
         Event::CancelWished { nonce, then: AfterCancel::Requeue },
         Event::Attempted { nonce, attempt: noted(3, cancels) },
+        // Its block and that it is final came at once.
+        Event::Mined { block: block(2, 9) },
         Event::Ended { end: End::Settled },
     ];
     for _ in 0..2 {
@@ -307,6 +309,11 @@ pub async fn a_witness_is_told_of_each_step(bench: Bench) {
     let settled = Sight::Final(block(2, 9), Judgement::Done);
     bench.applied(settle(owner, 0, ParcelStage::Assigned, settled)).await;
     let attempted = Move::Lane { lane: lane(), step: LaneStep::Attempted };
-    let sent = [moved(1, 5, RequestStep::Assigned(lane())), attempted, moved(1, 12, RequestStep::Ended(End::Settled))];
+    let sent = [
+        moved(1, 5, RequestStep::Assigned(lane())),
+        attempted,
+        moved(1, 12, RequestStep::Mined),
+        moved(1, 12, RequestStep::Ended(End::Settled)),
+    ];
     assert_eq!(notebook.take(), sent);
 }
