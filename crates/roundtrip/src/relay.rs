@@ -29,7 +29,7 @@ use crate::clock::{Clock, SystemClock};
 use crate::listener::{
     BlockSource, Every, Follower, FollowerOptions, FollowerStats, Source, SourceNode, Submitter, Tick,
 };
-use crate::outbox::{Courier, CourierOptions, Sink};
+use crate::outbox::{Courier, CourierOptions, CourierStats, Sink};
 use crate::persist;
 use crate::sender::chain::Chain;
 use crate::sender::{Rebuild, Sender, SenderOptions, SenderStats};
@@ -136,6 +136,7 @@ pub struct Relay {
     stations: Vec<(String, Launch)>,
     rebuilds: BTreeMap<String, Rebuild>,
     senders: BTreeMap<String, Arc<SenderStats>>,
+    couriers: BTreeMap<String, Arc<CourierStats>>,
     followers: BTreeMap<String, Following>,
 }
 
@@ -168,6 +169,7 @@ impl Relay {
             stations: Vec::new(),
             rebuilds: BTreeMap::new(),
             senders: BTreeMap::new(),
+            couriers: BTreeMap::new(),
             followers: BTreeMap::new(),
         }
     }
@@ -318,7 +320,8 @@ impl Relay {
     /// Answers for this destination are delivered to this sink, with these options.
     #[must_use]
     pub fn sink_with(mut self, destination: &str, sink: impl Sink, options: CourierOptions) -> Relay {
-        let to = destination.to_owned();
+        let (to, stats) = (destination.to_owned(), Arc::<CourierStats>::default());
+        self.couriers.insert(to.clone(), stats.clone());
         let launch = move |given: &Surroundings| {
             let courier = Courier {
                 store: given.store.clone(),
@@ -327,6 +330,7 @@ impl Relay {
                 destination: Destination::new(&to)?,
                 sink: Arc::new(sink),
                 options,
+                stats,
             };
             Ok(Box::pin(courier.run(given.shutdown.child_token())) as StationFuture)
         };
@@ -395,6 +399,11 @@ impl Relay {
     /// stations that are still to be added.
     pub fn rebuilds(&self) -> BTreeMap<String, Rebuild> {
         self.rebuilds.clone()
+    }
+
+    /// What couriers know of their deliveries, by destination, for whoever watches them.
+    pub fn couriers(&self) -> BTreeMap<String, Arc<CourierStats>> {
+        self.couriers.clone()
     }
 
     /// What senders know of their lanes, by destination, for whoever watches them.

@@ -20,6 +20,7 @@ use tokio::task::{JoinError, JoinSet};
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::sink::{Sink, SinkError};
+use super::stats::CourierStats;
 use super::targets::{Backoff, Targets};
 use crate::persist;
 use crate::station::{Shutdown, StationError, bounded};
@@ -84,6 +85,8 @@ pub struct Courier {
     pub sink: Arc<dyn Sink>,
     /// How.
     pub options: CourierOptions,
+    /// What it knows of its deliveries, for whoever watches it.
+    pub stats: Arc<CourierStats>,
 }
 
 impl Courier {
@@ -259,6 +262,7 @@ impl Shift {
     fn drop_everything(&mut self) {
         self.seat = None;
         self.targets = Targets::default();
+        self.courier.stats.forget_all();
         self.running = JoinSet::new();
         self.unrecorded.clear();
         self.page.clear();
@@ -349,6 +353,7 @@ impl Shift {
         let publish = Publish { destination, owner, id, answer, result: PublishResult::Delivered };
         let failures = delivery.failures;
         self.targets.start(seq);
+        self.courier.stats.forget(&id);
         self.running.spawn(async move {
             if sink.wants_trace() {
                 delivery.trace = trace_of(&*store, id).await;
@@ -383,6 +388,7 @@ impl Shift {
                 let (backoff, dice) = (self.backoff(), self.dice.f64());
                 let now = Instant::now();
                 let (failures, until) = self.targets.failed(seq, now, |failures| backoff.wait(failures, after, dice));
+                self.courier.stats.set_due(publish.id, until, now);
                 let rest_ms = (until - now).as_millis();
                 tracing::warn!(request = %publish.id, trace, %target, failures, rest_ms, %error, "a delivery failed: it is tried again");
                 let error = ErrorNote::new(ErrorClass::Transport, &error);

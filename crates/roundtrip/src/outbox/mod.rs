@@ -5,6 +5,7 @@ mod courier;
 #[cfg(feature = "redis")]
 mod list;
 mod sink;
+mod stats;
 mod targets;
 #[cfg(feature = "webhook")]
 mod webhook;
@@ -13,6 +14,7 @@ pub use courier::{Courier, CourierOptions};
 #[cfg(feature = "redis")]
 pub use list::RedisListSink;
 pub use sink::{CallSink, ChannelSink, Handed, Sink, SinkError, SinkFuture};
+pub use stats::CourierStats;
 #[cfg(feature = "webhook")]
 pub use webhook::{BadEndpoint, Endpoint, Endpoints, WebhookOptions, WebhookSink};
 

@@ -76,6 +76,7 @@ pub(crate) fn courier(store: &Arc<dyn Store>, name: &str, sink: impl Sink) -> Co
         destination: destination(),
         sink: Arc::new(sink),
         options: CourierOptions::default(),
+        stats: Arc::default(),
     }
 }
 

@@ -317,6 +317,7 @@ fn courier(store: Arc<dyn Store>, name: &str, sink: RedisListSink) -> Courier {
             poll: Duration::from_millis(50),
             ..CourierOptions::default()
         },
+        stats: Arc::default(),
     }
 }
 

@@ -243,6 +243,7 @@ impl World {
             destination: other_destination(),
             sink: Arc::new(sink),
             options: CourierOptions { seat_ms: 8_000, ..CourierOptions::default() },
+            stats: Arc::default(),
         };
         let mut stations = JoinSet::new();
         stations.spawn(every.run(store.clone(), self.clock.clone(), shutdown.clone()));
