@@ -169,6 +169,7 @@ async fn with_doors(
             rebuilds,
             followers,
             senders,
+            couriers: relay.couriers(),
             tools,
             outside,
             calls,

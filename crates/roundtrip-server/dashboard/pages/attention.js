@@ -169,9 +169,14 @@ function capItem(lane, refresh) {
   return { ...ofLane(lane, "bad", text, button), key: `cap ${lane.name}` };
 }
 
-export const list = (items) =>
+/** How old what only the doctor tells is, for whoever has just mended it. */
+const aged = (looked_at_ms) =>
+  looked_at_ms !== undefined &&
+  h("p", { class: "quiet aged", title: date(looked_at_ms) }, `Nodes, accounts and tools were asked ${ago(looked_at_ms)}.`);
+
+export const list = (items, looked_at_ms) =>
   items.length === 0
-    ? h("p", { class: "all-well" }, "Nothing needs you.")
+    ? h("div", {}, h("p", { class: "all-well" }, "Nothing needs you."), aged(looked_at_ms))
     : h(
         "div",
         {},
@@ -183,6 +188,7 @@ export const list = (items) =>
             h("summary", {}, `${items.length - SHOWN} more`),
             rows(items.slice(SHOWN), "More that needs a person"),
           ),
+        aged(looked_at_ms),
       );
 
 /** One item; what is too long for two lines is in its title, and on a phone, which shows no titles, it has more lines. */

@@ -16,7 +16,7 @@ export function page({ query, refresh }) {
   const route = query.get("route") ?? "";
   return {
     title: "Dead letters",
-    wants: (event) => ["died", "rearmed", "ended"].includes(event),
+    wants: (event) => ["died", "rearmed", "reworked", "ended"].includes(event),
     load: async () => {
       const [preview, routes] = await Promise.all([get(at(["dead"], { route })), get(at(["routes"]))]);
       return { preview, routes: routes.routes.map((one) => one.name) };
@@ -47,12 +47,14 @@ export function page({ query, refresh }) {
                 "Could not be answered",
                 "Their workers failed, or went silent too often. A retry works on them from the first attempt.",
                 side(false),
+                null,
                 refresh,
               ),
               group(
                 "Could not be delivered",
-                "They have an answer. A retry sends it again; it is not worked out anew.",
+                "They have an answer. A retry sends it again; one that is wrong is worked out anew.",
                 side(true),
+                side(true).length > 1 && act("Work all out anew", () => mend("rework", { ...all, answered: true }, refresh)),
                 refresh,
               ),
             ],
@@ -79,12 +81,12 @@ function pick(routes, chosen) {
   );
 }
 
-const group = (title, said, causes, refresh) =>
+const group = (title, said, causes, action, refresh) =>
   causes.length > 0 &&
   h(
     "section",
     {},
-    h("div", { class: "section-head" }, h("h2", {}, title)),
+    h("div", { class: "section-head" }, h("h2", {}, title), action),
     h("p", { class: "quiet" }, said),
     h(
       "ul",
@@ -119,6 +121,7 @@ const group = (title, said, causes, refresh) =>
               "div",
               { class: "actions" },
               act("Drop", () => mend("drop", filter, refresh)),
+              cause.answered && act("Work out anew", () => mend("rework", filter, refresh)),
               act("Retry", () => mend("retry", filter, refresh)),
             ),
         );
@@ -133,14 +136,38 @@ const literal = (cause = "") =>
     .map((part) => part.trim())
     .reduce((longest, part) => (part.length > longest.length ? part : longest), "");
 
-/** Whether a dead letter is of a cause; of none in particular, all are. Pure. */
+/** Whether a dead letter is of a side and a cause, as far as they are given. Pure. */
 function isOf({ cause, answered }, letter) {
+  if (answered !== undefined && Boolean(letter.answered) !== answered) return false;
   if (cause === undefined) return true;
   const text = letter.error?.text ?? "";
   const parts = cause.split("…").map((part) => part.replace(/[.*+?^${}()|[\]\\]/g, "\\$&"));
-  const same = cause === "" ? text === "" : new RegExp(`^${parts.join("[0-9a-zA-Z]+")}`).test(text);
-  return same && Boolean(letter.answered) === answered;
+  return cause === "" ? text === "" : new RegExp(`^${parts.join("[0-9a-zA-Z]+")}`).test(text);
 }
+
+/** How a remedy for so many is asked for, and told of. Pure. */
+const REMEDIES = {
+  retry: (total) => ({
+    title: `Retry ${plural(total, "dead letter")}?`,
+    text: "These are tried again; what dies meanwhile is not touched.",
+    action: `Retry ${count(total)}`,
+    told: "to be tried again",
+  }),
+  rework: (total) => ({
+    title: `Work out ${plural(total, "answer")} anew?`,
+    text: "Their answers are thrown away, and workers have them again from the first attempt; what dies meanwhile is not touched.",
+    kind: "danger",
+    action: `Throw ${plural(total, "answer")} away`,
+    told: "to be worked out anew",
+  }),
+  drop: (total) => ({
+    title: `Drop ${plural(total, "dead letter")}?`,
+    text: "They end for good. What was asked and answered is forgotten; their ids are remembered.",
+    kind: "danger",
+    action: `Drop ${count(total)}`,
+    told: "dropped",
+  }),
+};
 
 /** Shows what will be touched, and does it a page at a time. */
 async function mend(remedy, filter, refresh) {
@@ -150,7 +177,7 @@ async function mend(remedy, filter, refresh) {
   const named = requests.filter((letter) => isOf(filter, letter)).slice(0, NAMED);
   const rest = preview.total - named.length;
   const list = new URLSearchParams({ state: "dead", ...(filter.route && { route: filter.route }), ...(said && { q: `"${said}"` }) });
-  const drop = remedy === "drop";
+  const { told, ...words } = REMEDIES[remedy](preview.total);
   const content = h(
     "div",
     { class: "preview", tabindex: "0", role: "group", "aria-label": "What is touched" },
@@ -186,26 +213,13 @@ async function mend(remedy, filter, refresh) {
       done = 0,
       passed = 0;
     do {
-      const told = await post(at(["dead", remedy]), { filter: { ...filter, up_to: preview.up_to }, all: true, after, limit: STEP });
-      done += told.done;
-      passed += told.passed_over;
-      after = told.next;
+      const page = await post(at(["dead", remedy]), { filter: { ...filter, up_to: preview.up_to }, all: true, after, limit: STEP });
+      done += page.done;
+      passed += page.passed_over;
+      after = page.next;
       say(h("progress", { value: done + passed, max: preview.total, "aria-label": "How far it is" }));
     } while (after !== undefined && after !== null);
-    return `${plural(done, "dead letter")} ${drop ? "dropped" : "to be tried again"}${passed ? `; ${count(passed)} were none any longer` : ""}`;
+    return `${plural(done, "dead letter")} ${told}${passed ? `; ${count(passed)} were passed over: none any longer, or their lane is stopped` : ""}`;
   };
-  const many = plural(preview.total, "dead letter");
-  const words = drop
-    ? {
-        title: `Drop ${many}?`,
-        text: "They end for good. What was asked and answered is forgotten; their ids are remembered.",
-        kind: "danger",
-        action: `Drop ${count(preview.total)}`,
-      }
-    : {
-        title: `Retry ${many}?`,
-        text: "These are tried again; what dies meanwhile is not touched.",
-        action: `Retry ${count(preview.total)}`,
-      };
   if (await confirm({ ...words, content, work })) refresh();
 }

@@ -5,23 +5,26 @@ import { Problem, at, get, operates, post } from "../api.js";
 import { confirm, copyable, facts, shortened } from "../parts.js";
 import { amount, brief } from "../words.js";
 
-/** How often the doctor is asked. */
+/** How often the doctor is asked; what it told somebody else since will do. */
 const EVERY_MS = 30_000;
 
 let last = { at_ms: 0, findings: [], accounts: [] };
 
-async function ask() {
+async function ask(within_ms) {
   last.at_ms = Date.now();
-  const { findings, accounts = [] } = await get(at(["doctor"]));
-  last = { at_ms: Date.now(), findings, accounts };
+  const { findings, accounts = [], looked_at_ms } = await get(at(["doctor"], { within_ms }));
+  last = { at_ms: Date.now(), findings, accounts, looked_at_ms };
   return last;
 }
 
 /** What the doctor said last; it is asked again now and then, and whoever shows it is told. */
 export function diagnosis(refresh) {
-  if (Date.now() - last.at_ms > EVERY_MS) ask().then(refresh, () => {});
+  if (Date.now() - last.at_ms > EVERY_MS) ask(EVERY_MS).then(refresh, () => {});
   return last;
 }
+
+/** When nodes, accounts and tools were last asked, by whomever; nothing before the first answer. */
+export const lookedAt = () => last.looked_at_ms;
 
 /** What is wrong of this kind with what has this name, if anything. */
 export const finding = (kind, name) => last.findings.find((one) => one.kind === kind && one.name === name);

@@ -189,10 +189,11 @@ export function attemptView(attempt, n, mined) {
 }
 
 function actions(lane, refresh) {
-  const order = async (name, said, body) => {
+  const order = async (name, { told, ...said }, body) => {
     const work = async (_, form) => {
-      await post(at(["lanes", lane.name, name]), body?.(form));
-      return `${lane.name}: ${name} is done`;
+      const given = body(form);
+      await post(at(["lanes", lane.name, name]), given);
+      return told(given);
     };
     if (await confirm({ ...said, work })) refresh();
   };
@@ -205,6 +206,7 @@ function actions(lane, refresh) {
         text: "It takes no new transactions. What is under way goes on to its end.",
         content: reason,
         action: "Pause",
+        told: () => `${lane.name} is paused`,
       },
       (form) => (form.get("reason") ? { reason: form.get("reason") } : {}),
     );
@@ -234,6 +236,7 @@ function reconcile(lane, order) {
       kind: "danger",
       action: "Reconcile",
       content: field,
+      told: ({ next }) => `${lane.name} goes on at slot ${count(next)}`,
       text: "Only after every transaction of this account was matched by hand with what it answered: whatever was not is sent again. Rebuild does the matching by itself.",
     },
     (form) => ({ next: Number(form.get("next")) }),

@@ -6,6 +6,7 @@ import { box, chosenRange, drawHistory, ranges } from "../chart.js";
 import { command, empty, head, routeLink, section, shares, status, table } from "../parts.js";
 import { age, count, plural } from "../words.js";
 import { attention, list } from "./attention.js";
+import { lookedAt } from "./doctor.js";
 import { flow, rates, told } from "./flow.js";
 
 const NOW_MS = 30_000;
@@ -45,7 +46,7 @@ export function page({ refresh }) {
       const speed = rates(data.recent);
       return [
         head("Overview", `${plural(live, "live request")} on ${plural(data.routes.length, "route")}`),
-        list(attention(data, refresh)),
+        list(attention(data, refresh), lookedAt()),
         section("Flow", null, flow(data.counts, speed, data.listeners)),
         section(
           "Over time",

@@ -5,7 +5,7 @@ import { Problem, at, bytes, get, getRequest, post } from "../api.js";
 import { noRequest } from "../faults.js";
 import { act, badge, confirm, copyButton, copyable, facts, head, json, laneLink, routeLink, section, slotLink } from "../parts.js";
 import { trail, trouble } from "../parts.js";
-import { CLASSES, ago, brief, count, date, dump, gwei, plural, shownState, span, time } from "../words.js";
+import { CLASSES, ago, brief, count, date, dump, gwei, now, plural, shownState, span, time } from "../words.js";
 import { attemptView, called } from "./lanes.js";
 
 /** What tells that a transaction is in a block. */
@@ -118,9 +118,13 @@ export function page({ rest: [id], refresh }) {
   };
 }
 
-/** How often its answer failed to be delivered. */
-const tried = ({ delivery_failures: times, delivery_failed_at_ms: at }) =>
-  times && `Tried ${plural(times, "time")}, last ${ago(at)}; it is tried again, ever more rarely.`;
+/** How often its answer failed to be delivered, and when it is tried again; only who delivers it knows. */
+function tried({ delivery_failures: times, delivery_failed_at_ms: failed_at_ms, delivery_due_at_ms: due_at_ms }) {
+  if (!times) return null;
+  const left_ms = due_at_ms && due_at_ms - now();
+  const next = left_ms > 1000 ? `it is tried again in ${span(left_ms)}` : left_ms ? "it is tried again now" : "it is tried again, ever more rarely";
+  return `Tried ${plural(times, "time")} in vain, last ${ago(failed_at_ms)}; ${next}.`;
+}
 
 /** What is left of a request that ended: its bodies are not. */
 const gone = (request, entries, carrier) => [
@@ -328,6 +332,7 @@ function how(entry) {
     return [
       entry.lane && [laneLink(entry.lane), ", slot ", slotLink(entry.lane, entry.nonce), ": "],
       copyable(entry.transaction, brief(entry.transaction, 8)),
+      entry.block !== undefined && ` in block ${count(entry.block)}`,
       entry.fee_most && [" for at most ", h("span", { class: "whole" }, gwei(entry.fee_most))],
       entry.carries === false && ", which carries nothing",
     ];

@@ -54,11 +54,17 @@ export function page({ query, refresh }) {
   async function load() {
     const { routes } = await get(at(["routes"]));
     if (sought.whole) return { routes, ...(await byHash(sought.whole)) };
-    if (wanted.state === "ended") {
-      const { requests } = await get(at(["ended"], { route: wanted.route, limit: 500 }));
-      return { routes, ended: wanted.q ? requests.filter(({ id }) => hasEnds(sought, id)) : requests };
-    }
-    return { routes, ...(await live()) };
+    if (wanted.state === "ended") return { routes, requests: [], ended: await ended() };
+    // Whoever has the beginning of an id may not know that the request has ended.
+    const both = sought.begins !== undefined && !wanted.state;
+    const [found, gone] = await Promise.all([live(), both ? ended() : []]);
+    return { routes, ...found, ended: gone };
+  }
+
+  async function ended() {
+    const { begins } = sought;
+    const { requests } = await get(at(["ended"], { route: wanted.route, id_prefix: begins, limit: begins ? CALL_MAX : 500 }));
+    return wanted.q ? requests.filter(({ id }) => hasEnds(sought, id)) : requests;
   }
 
   async function live() {
@@ -82,6 +88,16 @@ export function page({ query, refresh }) {
     refresh();
   };
 
+  const shown = ({ requests, routes, more }) => [
+    requestsTable(requests, routes),
+    h(
+      "p",
+      { class: "more" },
+      h("span", { class: "quiet" }, `${count(requests.length)} shown`),
+      more && h("button", { type: "button", onclick: loadMore }, "Show more"),
+    ),
+  ];
+
   return {
     title: "Requests",
     load,
@@ -91,21 +107,11 @@ export function page({ query, refresh }) {
         filters(wanted, data.routes, go),
         data.unknown
           ? unknown(data.unknown)
-          : data.ended
-            ? endedTable(data.ended, wanted.q)
-            : data.transaction
-              ? transaction(data.transaction)
-              : data.requests.length === 0
-                ? nothing(wanted)
-                : [
-                    requestsTable(data.requests, data.routes),
-                    h(
-                      "p",
-                      { class: "more" },
-                      h("span", { class: "quiet" }, `${count(data.requests.length)} shown`),
-                      data.more && h("button", { type: "button", onclick: loadMore }, "Show more"),
-                    ),
-                  ],
+          : data.transaction
+            ? transaction(data.transaction)
+            : wanted.state === "ended"
+              ? endedTable(data.ended, wanted.q)
+              : [data.requests.length ? shown(data) : data.ended.length === 0 && nothing(wanted), gone(data)],
       ];
     },
     after: (root) => {
@@ -203,13 +209,13 @@ const transaction = (found) => [
     ),
   (found.requests.length > 0 || found.lane) &&
     section(
-      "It answers",
+      found.carries === false ? "It uses up the slot of" : "It answers",
       h("span", { class: "quiet" }, plural(found.requests.length, "request")),
       found.requests.length
         ? table(
             [{ name: "Request" }],
             found.requests.map((id) => ({ key: id, cells: [requestCell(id)] })),
-            "Requests that it answers",
+            found.carries === false ? "Requests whose slot it uses up" : "Requests that it answers",
           )
         : h("p", { class: "quiet" }, "Nothing: it only uses a slot up."),
     ),
@@ -301,10 +307,19 @@ function whereabouts(request) {
   return "";
 }
 
+/** What was found among those that ended, beside live ones. */
+const gone = ({ requests, ended }) =>
+  ended.length > 0 &&
+  section(
+    requests.length ? "Ended lately" : "Found among those that ended",
+    h("span", { class: "quiet" }, requests.length ? plural(ended.length, "request") : "no live request fits"),
+    endedTable(ended),
+  );
+
 const endedTable = (ended, q) =>
   ended.length === 0
     ? q
-      ? empty("Nothing that ended lately fits.", "It is found by its id alone, or by the beginning of it: its errors are gone.")
+      ? empty("Nothing that ended lately fits.", "It is found by the beginning of its id: its errors are gone. What ended before is found by its whole id.")
       : empty("Nothing has ended since this process began to listen.", "What ended before is found by its id.")
     : table(
         [{ name: "Request" }, { name: "Route" }, { name: "End" }, { name: "Ended", number: true }, { name: "Took", number: true }],
@@ -325,7 +340,7 @@ function nothing(wanted) {
   if (wanted.q || wanted.route || wanted.state)
     return empty(
       "No live request fits.",
-      "What has ended is found by its whole id.",
+      "What ended lately is found by the beginning of its id, what ended before by its whole id.",
       h("a", { class: "button", href: "#/requests" }, "Show all"),
     );
   return empty(

@@ -16,6 +16,7 @@ use std::time::Duration;
 use axum::Json;
 use axum::extract::State;
 use futures_util::future::join_all;
+use roundtrip::sender::AttemptKind;
 use roundtrip::store::ReadExt;
 use roundtrip::store::query::{Found, OccurrenceView};
 use roundtrip::words::{AttemptHash, RequestId};
@@ -126,8 +127,11 @@ pub(super) struct WireTransaction {
     /// Its slot.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub nonce: Option<u64>,
-    /// The requests whose answers it carries.
+    /// The requests whose answers are on its slot.
     pub requests: Vec<String>,
+    /// Whether it carries them, if it was signed here; else it only uses the slot up: a cancel.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub carries: Option<bool>,
     /// The requests that its events ask for.
     pub asks: Vec<WireAsk>,
     /// What it says, if it is one of a lane's: by the stored bytes, or by what its chain shows.
@@ -196,8 +200,8 @@ pub(super) async fn asked_by(State(api): State<Api>, Path(id): Path<String>) -> 
 
 /// What a transaction carries and asks for, and what it says.
 ///
-/// Every signed attempt is known while its slot is not final; afterwards the one that was mined,
-/// as long as this process remembers it. What it asks for is told by the chains that routes listen
+/// Every signed attempt is known while its slot is not final, and afterwards as long as this process
+/// remembers it. What it asks for is told by the chains that routes listen
 /// to: the ids of requests are made of its events.
 #[utoipa::path(
     get, path = "/v1/transactions/{hash}", tag = "watch",
@@ -241,6 +245,7 @@ impl Api {
             lane: None,
             nonce: None,
             requests: Vec::new(),
+            carries: None,
             asks: Vec::new(),
             transaction: None,
         };
@@ -253,12 +258,20 @@ impl Api {
                     lane: Some(lane.name.to_string()),
                     nonce: Some(parcel.nonce.0),
                     requests: ids(&parcel.deliveries),
+                    carries: Some(attempt.kind == AttemptKind::Carry),
                     transaction: Signed::read(attempt).map(|signed| WireSigned::of(&signed, call)),
                     ..bare
                 });
             }
         }
-        Ok(WireTransaction { requests: ids(self.premises.history.book().carried_by(&hash)), ..bare })
+        Ok(match self.premises.history.book().signed_for(&hash) {
+            Some(signed) => WireTransaction {
+                requests: ids(&signed.requests),
+                carries: Some(signed.kind == AttemptKind::Carry),
+                ..bare
+            },
+            None => bare,
+        })
     }
 
     /// How the store has what was asked for. A listener of each route and chain showed it.

@@ -45,6 +45,7 @@ use axum::middleware::{from_fn, from_fn_with_state};
 use roundtrip::clock::{Clock, SystemClock};
 use roundtrip::inbox::Identity;
 use roundtrip::listener::Submitter;
+use roundtrip::outbox::CourierStats;
 use roundtrip::relay::Following;
 use roundtrip::sender::{Rebuild, SenderStats};
 use roundtrip::station::Shutdown;
@@ -66,7 +67,7 @@ pub(crate) use listeners::{ListenerState, WireListener};
 pub(crate) use problem::Problem;
 pub use serve::{Limits, limited, serve};
 
-use crate::doctor::Outside;
+use crate::doctor::{Looks, Outside};
 use crate::history::History;
 use crate::telemetry::Telemetry;
 
@@ -106,6 +107,7 @@ pub struct Inner {
     telemetry: Telemetry,
     shutdown: Shutdown,
     document: OnceLock<utoipa::openapi::OpenApi>,
+    looks: Looks,
 }
 
 /// What the process that serves does besides, by name.
@@ -119,6 +121,8 @@ pub struct Premises {
     pub followers: BTreeMap<String, Following>,
     /// What the senders of this process know of their lanes, by destination.
     pub senders: BTreeMap<String, Arc<SenderStats>>,
+    /// What the couriers of this process know of their deliveries, by destination.
+    pub couriers: BTreeMap<String, Arc<CourierStats>>,
     /// The tools that this process calls, by their routes.
     pub tools: BTreeMap<String, Presence>,
     /// What is around the store.
@@ -137,6 +141,12 @@ impl Premises {
     /// The lowest slot of a lane that pays all that it may and is not mined, as far as this process knows.
     pub(crate) fn at_fee_cap(&self, lane: &LaneName) -> Option<u64> {
         self.senders.values().find_map(|sender| sender.at_cap(lane)).map(|slot| slot.0)
+    }
+
+    /// In how long a delivery that failed is tried again, as far as this process knows.
+    fn delivery_due_in(&self, id: &RequestId) -> Option<Duration> {
+        let due = self.couriers.values().find_map(|courier| courier.due(id))?;
+        Some(due.saturating_duration_since(tokio::time::Instant::now()))
     }
 }
 
@@ -217,6 +227,7 @@ impl Api {
             telemetry,
             shutdown,
             document,
+            looks: Looks::default(),
         }))
     }
 

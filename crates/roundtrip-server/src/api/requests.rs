@@ -265,8 +265,14 @@ impl Api {
         let trace_id = if ended { self.trace_of_ended(id).await? } else { None };
         Ok(found.map(|found| match ended {
             true => WireRequest { trace_id, ..WireRequest::from(found) },
-            false => WireRequest::from(found),
+            false => WireRequest { delivery_due_at_ms: self.delivery_due_at_ms(id), ..WireRequest::from(found) },
         }))
+    }
+
+    /// When a delivery that failed is tried again, if this process makes it.
+    fn delivery_due_at_ms(&self, id: RequestId) -> Option<u64> {
+        let due = self.premises.delivery_due_in(&id)?;
+        Some(self.now().0.saturating_add(u64::try_from(due.as_millis()).unwrap_or(u64::MAX)))
     }
 
     /// The trace of a request that ended, as long as the journal tells of its admission: its receipt is small, and

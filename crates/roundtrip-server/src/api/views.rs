@@ -5,7 +5,7 @@ use std::fmt;
 use std::time::Duration;
 
 use roundtrip::inbox::{End, Standing, StateKind};
-use roundtrip::sender::{AttemptKind, AttemptNote};
+use roundtrip::sender::{AttemptKind, AttemptNote, Block};
 use roundtrip::store::journal::{Entry, Event, Subject};
 use roundtrip::store::query::{Bodies, Count, Found, OccurrenceView, OriginView, Phase, ReceiptView, RequestView};
 use roundtrip::trace::TraceContext;
@@ -227,6 +227,9 @@ pub(crate) struct WireRequest {
     /// When it last did, in milliseconds since 1970.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub delivery_failed_at_ms: Option<u64>,
+    /// When it is tried again, if the process that is asked delivers it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub delivery_due_at_ms: Option<u64>,
     /// How to read what is asked.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub encoding: Option<WireEncoding>,
@@ -362,6 +365,7 @@ impl From<RequestView> for WireRequest {
             error: view.error.as_ref().map(WireError::from),
             delivery_failures: view.undelivered.map(|undelivered| undelivered.times),
             delivery_failed_at_ms: view.undelivered.map(|undelivered| undelivered.at.0),
+            delivery_due_at_ms: None,
             ..WireRequest::bare(view.id.to_string(), state, view.generation)
         }
     }
@@ -396,6 +400,7 @@ impl WireRequest {
             error: None,
             delivery_failures: None,
             delivery_failed_at_ms: None,
+            delivery_due_at_ms: None,
             encoding: None,
             payload: None,
             response_encoding: None,
@@ -494,6 +499,9 @@ pub(crate) struct WireEntry {
     /// Whether it carries what is on its slot, if it was just signed; else it only uses the slot up: a cancel.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub carries: Option<bool>,
+    /// The height of the block that it is in.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub block: Option<u64>,
     /// By or to whom, how, or why.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub detail: Option<String>,
@@ -558,6 +566,7 @@ impl From<Entry> for WireEntry {
             transaction: None,
             fee_most: None,
             carries: None,
+            block: None,
             detail: group.clone(),
         };
         let detailed = |event: &'static str, detail: String| WireEntry { detail: Some(detail), ..bare(event) };
@@ -567,6 +576,11 @@ impl From<Entry> for WireEntry {
             transaction: hash(&attempt.hash),
             fee_most: attempt.fee.map(|fee| fee.to_string()),
             carries: Some(attempt.kind == AttemptKind::Carry),
+            ..bare(event)
+        };
+        let mined = |event: &'static str, block: &Block| WireEntry {
+            transaction: hash(&block.attempt),
+            block: Some(block.at.height.0),
             ..bare(event)
         };
         let entry = match entry.event {
@@ -585,8 +599,8 @@ impl From<Entry> for WireEntry {
             Event::Assigned { lane, nonce, attempt } => {
                 WireEntry { lane: Some(lane.to_string()), ..signed("assigned", nonce, &attempt) }
             }
-            Event::Mined { block } => WireEntry { transaction: hash(&block.attempt), ..bare("included") },
-            Event::Confirmed { block } => WireEntry { transaction: hash(&block.attempt), ..bare("confirmed") },
+            Event::Mined { block } => mined("included", &block),
+            Event::Confirmed { block } => mined("confirmed", &block),
             Event::Unmined => bare("moved_back"),
             Event::Returned { error } => {
                 WireEntry { detail: error.map(|note| note.text.to_string()), ..bare("returned") }

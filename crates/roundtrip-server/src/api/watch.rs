@@ -148,22 +148,39 @@ pub(super) async fn metrics(State(api): State<Api>) -> Response {
     api.telemetry.scrape().await
 }
 
+/// How old what is told may be.
+#[derive(Clone, Debug, Default, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub(super) struct DoctorQuery {
+    /// What was found less than so many milliseconds ago will do; else everything is looked at anew, and nodes are asked.
+    pub within_ms: Option<Whole>,
+}
+
 /// Whether all is well with the store, its server, routes, lanes, listeners, nodes and accounts; and
 /// what to do about what is not.
 #[utoipa::path(
-    get, path = "/v1/doctor", tag = "watch",
+    get, path = "/v1/doctor", tag = "watch", params(DoctorQuery),
     responses(
         (status = 200, description = "What was found.", body = Diagnosis),
         Problem,
     ),
 )]
-pub(super) async fn doctor(State(api): State<Api>) -> Result<Json<Diagnosis>, Problem> {
-    let premises = &api.premises;
-    let tools = premises.tools.iter().map(|(route, tool)| (route.clone(), tool.away())).collect();
-    // What cannot be asked is what it is asked about.
-    let listeners = api.listeners().await.map_err(|problem| problem.detail);
-    let here = Here { listeners, tools, senders: premises.senders.values().cloned().collect() };
-    Ok(Json(doctor::examine(&*api.store, here, &premises.outside).await))
+pub(super) async fn doctor(
+    State(api): State<Api>,
+    query: Result<Query<DoctorQuery>, QueryRejection>,
+) -> Result<Json<Diagnosis>, Problem> {
+    let Query(query) = query?;
+    let age = Duration::from_millis(query.within_ms.map_or(0, |within| within.0));
+    let look = async {
+        let (now, premises) = (api.now(), &api.premises);
+        let tools = premises.tools.iter().map(|(route, tool)| (route.clone(), tool.away())).collect();
+        // What cannot be asked is what it is asked about.
+        let listeners = api.listeners().await.map_err(|problem| problem.detail);
+        let here = Here { listeners, tools, senders: premises.senders.values().cloned().collect() };
+        doctor::examine(&*api.store, here, &premises.outside, now).await
+    };
+    Ok(Json(api.looks.within(age, look).await))
 }
 
 /// Which updates.

@@ -18,7 +18,7 @@ const BAD: u8 = 4;
 /// Looks, and says what was found.
 pub(super) async fn examine(reach: &Reach) -> anyhow::Result<ExitCode> {
     let looked = look(reach, async |desk| Ok((desk.get("/v1/doctor").await?, desk.is_instance()))).await;
-    let alone = |finding| Diagnosis { findings: vec![finding], accounts: Vec::new() };
+    let alone = |finding| Diagnosis { findings: vec![finding], accounts: Vec::new(), looked_at_ms: None };
     let found = match looked {
         Ok((found, true)) => found,
         Ok((found, false)) => with_nobody(found),

@@ -300,6 +300,7 @@ fn story(shown: &Shown) -> String {
     say("slot", request.lane.as_ref().map(|lane| format!("{lane} #{}", or_dash(request.nonce))));
     let failures = request.delivery_failures.zip(request.delivery_failed_at_ms);
     say("not taken", failures.map(|(times, at)| format!("{times}x, last at {}", time(at))));
+    say("next try", request.delivery_due_at_ms.map(time));
     say("error", request.error.as_ref().map(|error| format!("{}: {}", error.class, error.text)));
     say("trace", request.trace_id.clone());
     say("payload", request.payload.as_ref().map(|payload| payload.get().to_owned()));
@@ -309,7 +310,8 @@ fn story(shown: &Shown) -> String {
         let slot = entry.nonce.map(|nonce| format!("{}#{nonce}", spaced(entry.lane.as_deref())));
         let fee = entry.fee_most.as_ref().map(|fee| format!("at most {fee} wei a gas"));
         let cancels = (entry.carries == Some(false)).then(|| "carries nothing".to_owned());
-        let told = [slot, entry.transaction.clone(), fee, cancels, entry.detail.as_deref().map(line)];
+        let block = entry.block.map(|height| format!("block {height}"));
+        let told = [slot, entry.transaction.clone(), block, fee, cancels, entry.detail.as_deref().map(line)];
         let told: Vec<String> = told.into_iter().flatten().collect();
         happened.row([time(entry.at_ms), entry.event.to_string(), told.join(", ")]);
     }

@@ -1,5 +1,5 @@
 //! What the journal told, kept for charts: steps over time, what ended lately, and which
-//! transaction carried what.
+//! transaction was signed for what.
 //!
 //! ```text
 //!   journal ──▶ follow ──▶ Book: counts by time and route, the newest ends, transactions by hash
@@ -16,6 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use roundtrip::inbox::End;
+use roundtrip::sender::AttemptKind;
 use roundtrip::station::{Shutdown, StationError};
 use roundtrip::store::journal::{Entry, Event, Subject};
 use roundtrip::store::{ReadExt, Store, Topic};
@@ -64,6 +65,15 @@ pub struct Ended {
     pub position: u64,
 }
 
+/// A transaction that was signed for a slot.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Signed {
+    /// Whether it carries what is on the slot.
+    pub kind: AttemptKind,
+    /// The requests whose answers are on the slot.
+    pub requests: Vec<RequestId>,
+}
+
 /// What was learned from the journal.
 #[derive(Debug, Default)]
 pub struct Book {
@@ -75,7 +85,7 @@ pub struct Book {
     ended: VecDeque<Ended>,
     /// How many were done since, by route.
     done_on: BTreeMap<RouteName, u64>,
-    transactions: HashMap<AttemptHash, Vec<RequestId>>,
+    transactions: HashMap<AttemptHash, Signed>,
     transaction_order: VecDeque<AttemptHash>,
     /// Routes whose answers wait for nobody: each is done once it is answered, not when it is forgotten.
     kept: BTreeSet<RouteName>,
@@ -100,13 +110,19 @@ impl Book {
                 }
                 Step::Answered
             }
-            Event::Assigned { .. } => Step::Assigned,
+            Event::Assigned { attempt, .. } => {
+                self.signed(attempt.hash, attempt.kind, id);
+                Step::Assigned
+            }
+            // What was signed is looked for by its hash, whether or not a block ever shows it.
+            Event::Attempted { attempt, .. } => return self.signed(attempt.hash, attempt.kind, id),
+            // What was signed before this process began to read is known by its block alone.
             Event::Mined { block } => {
-                self.carried(block.attempt, id);
+                self.signed(block.attempt, AttemptKind::Carry, id);
                 Step::Included
             }
             Event::Confirmed { block } => {
-                self.carried(block.attempt, id);
+                self.signed(block.attempt, AttemptKind::Carry, id);
                 return self.settle(id, entry);
             }
             Event::Published { .. } => return self.settle(id, entry),
@@ -174,7 +190,8 @@ impl Book {
         self.ended.push_back(Ended { id, route, admitted_at, end, at: entry.at, position: entry.position });
     }
 
-    fn carried(&mut self, hash: AttemptHash, id: RequestId) {
+    /// Remembers whose slot a transaction is for. What was said of its kind first is what its signer said.
+    fn signed(&mut self, hash: AttemptHash, kind: AttemptKind, id: RequestId) {
         if !self.transactions.contains_key(&hash) {
             if self.transaction_order.len() == TRANSACTIONS_MAX
                 && let Some(oldest) = self.transaction_order.pop_front()
@@ -183,9 +200,9 @@ impl Book {
             }
             self.transaction_order.push_back(hash);
         }
-        let requests = self.transactions.entry(hash).or_default();
-        if !requests.contains(&id) {
-            requests.push(id);
+        let signed = self.transactions.entry(hash).or_insert_with(|| Signed { kind, requests: Vec::new() });
+        if !signed.requests.contains(&id) {
+            signed.requests.push(id);
         }
     }
 
@@ -216,9 +233,9 @@ impl Book {
         self.done_on.iter().map(|(route, count)| (route, *count))
     }
 
-    /// The requests whose answers a transaction carried.
-    pub fn carried_by(&self, hash: &AttemptHash) -> &[RequestId] {
-        self.transactions.get(hash).map_or(&[], Vec::as_slice)
+    /// What a transaction was signed for, if that is remembered.
+    pub fn signed_for(&self, hash: &AttemptHash) -> Option<&Signed> {
+        self.transactions.get(hash)
     }
 }
 
@@ -280,8 +297,8 @@ impl History {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
     use super::*;
-    use roundtrip::sender::Block;
-    use roundtrip::words::{Height, Position};
+    use roundtrip::sender::{AttemptNote, Block};
+    use roundtrip::words::{Height, LaneName, Nonce, Position};
 
     const NOW: UnixMs = UnixMs(1_790_000_000_000);
 
@@ -312,11 +329,31 @@ mod tests {
         assert_eq!(admitted_and_settled(sums(&book, Some("a"))), (1, 1));
         assert_eq!(admitted_and_settled(sums(&book, Some("b"))), (1, 0));
         assert_eq!(sums(&book, Some("unheard of")), [0; Step::COUNT]);
-        assert_eq!(book.carried_by(&AttemptHash([9; 32])), [RequestId([1; 32])]);
         let ended: Vec<_> = book.ended().map(|ended| (ended.route.as_ref().unwrap().to_string(), ended.end)).collect();
         assert_eq!(ended, [("a".to_owned(), End::Settled)]);
         let counted: Vec<_> = book.done_on().map(|(route, count)| (route.as_str(), count)).collect();
         assert_eq!(counted, [("a", 1)]);
+    }
+
+    #[test]
+    fn every_signed_transaction_is_remembered_also_if_no_block_was_told_of() {
+        let mut book = Book::default();
+        let (carry, cancel) = (AttemptKind::Carry, AttemptKind::Cancel);
+        let note = |n, kind| AttemptNote { hash: AttemptHash([n; 32]), kind, fee: None };
+        let (lane, nonce) = (LaneName::new("north").unwrap(), Nonce(3));
+        for id in [1, 2] {
+            book.note(&entry(id, "a", 0, Event::Assigned { lane: lane.clone(), nonce, attempt: note(7, carry) }));
+        }
+        book.note(&entry(1, "a", 1, Event::Attempted { nonce, attempt: note(8, cancel) }));
+        let at = Position { height: Height(7), hash: [1; 32] };
+        for n in [8, 9] {
+            let block = Block { attempt: AttemptHash([n; 32]), at };
+            book.note(&entry(1, "a", 2, Event::Mined { block }));
+        }
+        book.note(&entry(1, "a", 2, Event::Ended { end: End::Settled }));
+        let known = |n| book.signed_for(&AttemptHash([n; 32])).map(|one| (one.kind, one.requests.len()));
+        assert_eq!([7, 8, 9].map(known), [Some((carry, 2)), Some((cancel, 1)), Some((carry, 1))]);
+        assert_eq!(known(6), None);
     }
 
     #[test]

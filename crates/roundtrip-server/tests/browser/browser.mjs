@@ -37,6 +37,15 @@ export async function call(path, body, token = OPERATOR) {
   return response.json();
 }
 
+/** A call of the chain's node. */
+export async function rpc(method, params) {
+  const body = JSON.stringify({ jsonrpc: "2.0", id: 1, method, params });
+  const answer = await fetch(process.env.NODE, { method: "POST", headers: { "content-type": "application/json" }, body });
+  const { result, error } = await answer.json();
+  assert.equal(error, undefined, method);
+  return result;
+}
+
 export const submit = async (route, payload) => (await call(`/v1/routes/${route}/requests`, payload)).id;
 
 /** Takes one job of a route, and fails it for good or answers it. */

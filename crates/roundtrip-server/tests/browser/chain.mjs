@@ -1,17 +1,12 @@
 // A request of a real chain, from the event that asked to the transaction that answered, watched on its own page;
 // then its accounts and its nodes, as they run dry and fall silent.
 
-import { BASE, ask, assert, browse, call, go, needs, says } from "./browser.mjs";
+import { BASE, ask, assert, browse, call, go, needs, rpc, says } from "./browser.mjs";
 
 const STORY = ["admitted", "finalized", "leased", "answered", "assigned", "included", "confirmed", "ended"];
-const { BOARD, NODE } = process.env;
+const { BOARD } = process.env;
 /** What is asked: hello. */
 const HELLO = "68656c6c6f";
-const rpc = async (method, params) => {
-  const body = JSON.stringify({ jsonrpc: "2.0", id: 1, method, params });
-  const answer = await fetch(NODE, { method: "POST", headers: { "content-type": "application/json" }, body });
-  return (await answer.json()).result;
-};
 const poll = async (found) => {
   for (let n = 0; n < 300; n += 1) {
     const value = await found();
@@ -21,12 +16,38 @@ const poll = async (found) => {
   throw new Error("it never came");
 };
 
-/** The overview as somebody sees it who comes just now. */
+/** The overview as somebody sees it who comes just now, after a look at what has changed. */
 const afresh = async (page) => {
+  await call("/v1/doctor", undefined, null);
   await go(page, "#/", "Overview");
   await page.reload();
   await says(page, "h1", "Overview");
 };
+
+/** Where a block and its finality come at once, its stage is told all the same, and its hash is known. */
+async function atOnce(page) {
+  await ask("another");
+  const job = await poll(async () => {
+    await rpc("anvil_mine", ["0x1"]);
+    return (await call("/v1/work/lease", { route: "board", worker: "tester" }, null)).jobs[0];
+  });
+  await rpc("anvil_mine", ["0x3"]);
+  const { ANSWER_2: answer, CONTENT_2: content } = process.env;
+  await call("/v1/work/answer", { jobs: [{ id: job.id, token: job.token, response: { content, answer } }] }, null);
+  await go(page, `#/requests/${job.id}`, job.id.slice(0, 6));
+  await says(page, ".timeline .what", "On a slot");
+  const timeline = async () => (await call(`/v1/requests/${job.id}/timeline`, undefined, null)).entries;
+  const { transaction } = (await timeline()).find((entry) => entry.event === "assigned");
+  await poll(async () => (await rpc("eth_getTransactionByHash", [transaction])) !== null);
+  await rpc("anvil_mine", ["0x40"]);
+  await says(page, ".timeline .what", "Settled");
+  await says(page, ".timeline [data-event=included]", /in block \d+/);
+  const story = (await timeline()).map((entry) => entry.event).filter((event) => event !== "confirmed");
+  assert.deepEqual(story.slice(-3), ["assigned", "included", "ended"]);
+  await go(page, `#/requests?q=${transaction}`, "Requests");
+  await says(page, "h2", "It answers");
+  await page.locator(`tbody a[href="#/requests/${job.id}"]`).waitFor();
+}
 
 /** An account that runs dry is told of before it is empty, with what to send where. */
 async function accounts(page) {
@@ -101,6 +122,7 @@ await browse(
       await rpc("anvil_mine", [blocks]);
       await says(page, ".timeline .what", stage);
     }
+    await says(page, ".timeline [data-event=included]", /in block \d+/);
     const story = await page.locator(".timeline li").evaluateAll((all) => all.map((one) => one.dataset.event));
     assert.deepEqual(story, STORY);
     // Its bodies are gone; what answered it is read from the chain.
@@ -119,6 +141,7 @@ await browse(
     // One node answers, and the one behind it was never needed: nothing is known of it.
     await says(page, ".nodes li.good", "answers");
     await says(page, ".nodes li.idle", "not asked yet");
+    await atOnce(page);
     await accounts(page);
     await nodes(page);
   },

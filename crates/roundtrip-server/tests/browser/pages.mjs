@@ -112,7 +112,7 @@ await browse(
       await page.keyboard.press("Escape");
       // Where nodes answer: listeners at work, accounts with what they have, and what to do about one that has little.
       await page.route("**/v1/listeners", (route) => route.fulfill({ json: { listeners: LISTENERS() } }));
-      await page.route("**/v1/doctor", (route) => route.fulfill({ json: { findings: [], accounts: ACCOUNTS } }));
+      await page.route("**/v1/doctor*", (route) => route.fulfill({ json: { findings: [], accounts: ACCOUNTS, looked_at_ms: Date.now() - 4_000 } }));
       await page.goto(`${BASE}/#/listeners`);
       await page.reload();
       await page.locator(".nodes li.idle").waitFor();
@@ -132,7 +132,7 @@ await browse(
       await judge(page, `fund, ${look}`);
       await page.getByRole("button", { name: "Close" }).click();
       await page.unroute("**/v1/listeners");
-      await page.unroute("**/v1/doctor");
+      await page.unroute("**/v1/doctor*");
       await go(page, "#/requests", "Requests");
       await page.reload();
       await go(page, "#/", "Overview");

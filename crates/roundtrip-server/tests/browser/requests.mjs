@@ -66,7 +66,19 @@ await browse(async (page) => {
   await page.getByLabel("State").selectOption("dead");
   await rows(page, 4);
   assert.equal(await page.locator("#search").inputValue(), "no such image");
-  // What has ended is searched, too.
+  // The beginning of an id finds what has ended where one looks for it, and says so.
+  await search(SETTLED.slice(0, 9));
+  await says(page, "h2", "Found among those that ended");
+  await page.locator(`tbody a[href="#/requests/${SETTLED}"]`).waitFor();
+  await says(page, "tbody .badge", "settled");
+  // And beside live ones that begin alike.
+  const first = (await call("/v1/requests?limit=1000")).requests.map((one) => one.id.slice(0, 3));
+  const both = (await call("/v1/ended?limit=1000")).requests.map((one) => one.id).find((id) => first.includes(id.slice(0, 3)));
+  await search(both.slice(0, 3));
+  await says(page, "h2", "Ended lately");
+  await page.locator(`tbody a[href="#/requests/${both}"]`).waitFor();
+  // What has ended is searched alone, too.
+  await go(page, "#/requests", "Requests");
   await page.locator("#search").fill(SETTLED.slice(0, 7));
   await page.getByLabel("State").selectOption("ended");
   await rows(page, 1);
@@ -152,6 +164,23 @@ await browse(async (page) => {
   await go(page, "#/dead", "Dead letters");
   await says(page, "h2", "Could not be delivered");
   await says(page, ".causes", "StalePrice");
+  // A wrong answer is thrown away and worked out anew, for all of a cause, after the same look.
+  const wrong = (await dead("prices")).map((one) => one.id);
+  const stale = page.locator(".causes li", { hasText: "StalePrice" });
+  assert.equal(await page.locator(".causes li", { hasText: "went silent" }).getByRole("button", { name: "Work out anew" }).count(), 0);
+  await stale.getByRole("button", { name: "Work out anew" }).click();
+  await says(page, "dialog h2", `Work out ${wrong.length} answers anew?`);
+  await says(page, "dialog .preview", `${wrong.length} on prices`);
+  assert.equal(await page.locator("dialog .examples li", { hasText: "StalePrice" }).count(), wrong.length);
+  await page.getByRole("button", { name: `Throw ${wrong.length} answers away` }).click();
+  await says(page, ".toast", `${wrong.length} dead letters to be worked out anew`);
+  await stale.waitFor({ state: "detached" });
+  for (const id of wrong) {
+    const mended = await call(`/v1/requests/${id}`);
+    assert.deepEqual([mended.state, mended.response], ["queued", undefined]);
+  }
+  await go(page, `#/requests/${wrong[0]}`, wrong[0].slice(0, 6));
+  await says(page, ".timeline", "To be worked out anew");
 
   // The same by name, as Arena shows it.
   await go(page, "#/queues", "Queues");

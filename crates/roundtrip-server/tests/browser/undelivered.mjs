@@ -9,7 +9,8 @@ await browse(async (page) => {
   await says(page, ".head .badge", "ready");
   await says(page, ".note", "Its answer is not taken where it is wanted");
   await says(page, ".note", "503");
-  await says(page, ".note", /Tried \d+ times?, last .* ago; it is tried again/);
+  // How often, and when again: who delivers it knows.
+  await says(page, ".note", /Tried \d+ times? in vain, last .* ago; it is tried again in [\d.]+ s/);
   await says(page, ".timeline [data-event=undelivered]", "Not taken");
   await says(page, ".timeline [data-event=undelivered]", "503");
   const { requests } = await call("/v1/requests?error=503");

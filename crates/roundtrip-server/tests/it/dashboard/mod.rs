@@ -195,18 +195,39 @@ async fn a_request_of_a_chain_is_followed_from_seen_to_settled() {
     let urls = format!("{}\", \"http://127.0.0.1:9", way.url());
     let config = site.config("sqlite:store.db").replace(site.node.url().as_str(), &urls);
     let program = site.start(folder.path(), &config, &[]);
-    let payload = Bytes::from_static(b"hello");
-    let submitter = site.ask(std::slice::from_ref(&payload));
-    let (base, content, answer) = (program.base().to_owned(), keccak256(&payload).to_string(), answer_to(&payload));
-    let (node, board) = (site.node.url().to_string(), site.board.to_string());
+    let [hello, again] = [b"hello", b"again"].map(|words| Bytes::from_static(words));
+    let submitter = site.ask(std::slice::from_ref(&hello));
+    let told = |payload: &Bytes| (keccak256(payload).to_string(), answer_to(payload).to_string());
+    let ((content, answer), (content_2, answer_2)) = (told(&hello), told(&again));
+    let (base, node, board) = (program.base().to_owned(), site.node.url().to_string(), site.board.to_string());
+    let (more, mut asked) = tokio::sync::mpsc::unbounded_channel();
     let script = tokio::task::spawn_blocking(move || {
-        let answer = answer.to_string();
-        let given = [("CONTENT", content.as_str()), ("ANSWER", &answer), ("NODE", &node), ("BOARD", &board)];
+        let given = [
+            ("CONTENT", content.as_str()),
+            ("ANSWER", &answer),
+            ("CONTENT_2", &content_2),
+            ("ANSWER_2", &answer_2),
+            ("NODE", &node),
+            ("BOARD", &board),
+        ];
         run("chain.mjs", &base, &given, |what| match what {
+            "another" => more.send(()).unwrap(),
             "cut" => way.set_faults(ProxyFaults::none().always(Fault::ErrorBefore)),
             other => panic!("{other}"),
         });
     });
-    script.await.unwrap();
     submitter.finish().await.unwrap();
+    // Another one asks when the script says so; its blocks are the script's.
+    let another = async { asked.recv().await.map(|()| site.ask(std::slice::from_ref(&again))) };
+    let (another, ended) = tokio::join!(another, script);
+    ended.unwrap();
+    drop(another);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stopped_lane_is_rebuilt_or_reconciled_by_whoever_means_it() {
+    let (site, folder) = (Site::ready(200).await, tempfile::tempdir().unwrap());
+    let program = site.start(folder.path(), &site.config("sqlite:store.db"), &[]);
+    let node = site.node.url().to_string();
+    alone("stopped.mjs", &program, &[("NODE", &node)]);
 }
