@@ -87,6 +87,9 @@ export function amount(wei, currency = "ETH", rounded = "down") {
   return `${whole.format(kept / ONE)}${shown && "."}${shown} ${currency}`;
 }
 
+/** A sentence's first letter. */
+export const capital = (text) => text.slice(0, 1).toUpperCase() + text.slice(1);
+
 export const plural = (n, one, many = `${one}s`) => `${count(n)} ${n === 1 ? one : many}`;
 
 /** Bytes as a dump: places, hexadecimal, and what can be read of them. */

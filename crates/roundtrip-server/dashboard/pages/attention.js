@@ -3,7 +3,7 @@
 import { h } from "../dom.js";
 import { operates } from "../api.js";
 import { act, laneLink, routeLink, shortened } from "../parts.js";
-import { ago, count, date, plural, span } from "../words.js";
+import { ago, capital, count, date, plural, span } from "../words.js";
 import { advise, diagnosis, finding, fund } from "./doctor.js";
 import { resumeLane, turn } from "./orders.js";
 
@@ -61,7 +61,7 @@ export function doctors({ findings }, lanes, refresh) {
     .map((one) => ({
       level: one.level === "bad" ? "bad" : "warn",
       key: `doctor ${one.kind} ${one.about}`,
-      text: [h("strong", {}, one.about), ": ", shortened(one.found)],
+      text: [h("strong", {}, capital(one.about)), ": ", shortened(one.found)],
       button: one.kind === "balance_low" ? press("Fund it", () => fund(lane(one.name), refresh)) : advice(one, refresh),
     }));
 }

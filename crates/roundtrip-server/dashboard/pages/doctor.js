@@ -69,7 +69,7 @@ export async function fund(lane, refresh) {
   const lacks = short !== null && amount(short, account.currency, "up");
   const content = [
     facts([
-      ["Send to", address ? copyable(address, brief(address, 10)) : "its account: the key of this lane cannot be opened here"],
+      ["Send to", address ? copyable(address, brief(address, 8)) : "its account: the key of this lane cannot be opened here"],
       ["On chain", account.chain],
       ["It has", has],
       ["It lacks at least", lacks && copyable(lacks.split(" ")[0].replaceAll(",", ""), lacks)],

@@ -2,7 +2,7 @@
 
 import { h } from "../dom.js";
 import { icon } from "../parts.js";
-import { about, count, now, plural, rate, short, stateOn } from "../words.js";
+import { about, count, now, rate, short, stateOn } from "../words.js";
 
 /** How many of the newest full seconds a rate is of. */
 const SECONDS = 10;
@@ -162,7 +162,7 @@ export function flow(counts, speed, listeners) {
       picture: "settled",
       figure: rate(speed.settled),
       said: kept ? `${short(kept)} kept for whoever asks` : "and remembered",
-      extra: confirmed ? `${plural(confirmed, "more", "more")} until final` : "",
+      extra: confirmed ? `${short(confirmed)} not final yet` : "",
       kind: "end",
     }),
   );

@@ -62,7 +62,7 @@ const all = ({ refresh }) => ({
 
 function owner(lane) {
   if (!lane.owner) return "nobody sends on it now";
-  return h("span", { title: `${lane.owner.name}, until ${date(lane.owner.until_ms)}` }, lane.owner.name);
+  return h("span", { class: "clipped", title: `${lane.owner.name}, until ${date(lane.owner.until_ms)}` }, lane.owner.name);
 }
 
 const LEAST = "balance_min_gwei, or what a full window of transactions costs now";

@@ -5,7 +5,7 @@ import { Problem, at, bytes, get, getRequest, post } from "../api.js";
 import { noRequest } from "../faults.js";
 import { act, badge, confirm, copyButton, copyable, facts, head, json, laneLink, routeLink, section, slotLink } from "../parts.js";
 import { trail, trouble } from "../parts.js";
-import { CLASSES, ago, brief, count, date, dump, gwei, now, plural, shownState, span, time } from "../words.js";
+import { ago, brief, count, date, dump, gwei, now, plural, shownState, span, time } from "../words.js";
 import { attemptView, called } from "./lanes.js";
 
 /** What tells that a transaction is in a block. */
@@ -76,7 +76,7 @@ export function page({ rest: [id], refresh }) {
                   : "What last went wrong",
             ),
             h("p", {}, request.error.text),
-            h("p", { class: "quiet" }, (request.state === "dead" && CLASSES[request.error.class]) || tried(request) || request.error.class),
+            h("p", { class: "quiet" }, next(request)),
           ),
         h(
           "div",
@@ -118,12 +118,26 @@ export function page({ rest: [id], refresh }) {
   };
 }
 
+/** Why nobody tries any longer. */
+const GIVEN_UP = {
+  transport: "There was no way to it, so that it waits for a person.",
+  retryable: "It was tried as often as its route lets, and waits for a person.",
+  fatal: "Another try was said to be useless, so that it waits for a person.",
+  crash: "Workers were lost over it as often as its route lets, so that it waits for a person.",
+};
+
+/** What comes after what went wrong. */
+function next(request) {
+  if (request.state === "dead") return GIVEN_UP[request.error.class];
+  return tried(request) ?? (["held", "queued"].includes(request.state) ? "It is tried again." : "It went on since then.");
+}
+
 /** How often its answer failed to be delivered, and when it is tried again; only who delivers it knows. */
 function tried({ delivery_failures: times, delivery_failed_at_ms: failed_at_ms, delivery_due_at_ms: due_at_ms }) {
   if (!times) return null;
   const left_ms = due_at_ms && due_at_ms - now();
-  const next = left_ms > 1000 ? `it is tried again in ${span(left_ms)}` : left_ms ? "it is tried again now" : "it is tried again, ever more rarely";
-  return `Tried ${plural(times, "time")} in vain, last ${ago(failed_at_ms)}; ${next}.`;
+  const again = left_ms > 1000 ? `it is tried again in ${span(left_ms)}` : left_ms ? "it is tried again now" : "it is tried again, ever more rarely";
+  return `Tried ${plural(times, "time")} in vain, last ${ago(failed_at_ms)}; ${again}.`;
 }
 
 /** What is left of a request that ended: its bodies are not. */
@@ -141,8 +155,8 @@ const gone = (request, entries, carrier) => [
         request
           ? "What is left is its receipt, by which a repeat is recognised, and the timeline as far as the journal reaches back."
           : "Its receipt is gone too; what is left is the timeline, as far as the journal reaches back.",
-        carrier && " The answer is on its chain, and is read from there:",
-        !carrier && entries.some((entry) => MINED.includes(entry.event)) && " The answer is on its chain, by the hash in the timeline.",
+        carrier?.transaction && " The answer is on its chain, and is read from there:",
+        !carrier?.transaction && entries.some((entry) => MINED.includes(entry.event)) && " The answer is on its chain, by the hash in the timeline.",
       ),
     ),
   ),
@@ -331,8 +345,8 @@ function how(entry) {
   if (entry.transaction) {
     return [
       entry.lane && [laneLink(entry.lane), ", slot ", slotLink(entry.lane, entry.nonce), ": "],
+      entry.block !== undefined && [h("span", { class: "whole" }, `block ${count(entry.block)}`), ": "],
       copyable(entry.transaction, brief(entry.transaction, 8)),
-      entry.block !== undefined && ` in block ${count(entry.block)}`,
       entry.fee_most && [" for at most ", h("span", { class: "whole" }, gwei(entry.fee_most))],
       entry.carries === false && ", which carries nothing",
     ];

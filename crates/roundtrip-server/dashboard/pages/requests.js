@@ -1,10 +1,10 @@
 // Requests: found by id, transaction, route, state or error, a page at a time.
 
 import { h } from "../dom.js";
-import { Problem, at, get } from "../api.js";
+import { Problem, at, get, token } from "../api.js";
 import { fault } from "../faults.js";
 import { badge, command, copyable, empty, head, laneLink, requestCell, routeLink, section, shortened, slotLink, table } from "../parts.js";
-import { STATES, ago, brief, count, plural, span } from "../words.js";
+import { STATES, ago, brief, capital, count, plural, span } from "../words.js";
 import { called } from "./lanes.js";
 
 const PAGE = 100;
@@ -16,6 +16,7 @@ const SAYS = {
   live: "Everything that has not ended, oldest first.",
   ended: "What ended lately, newest first.",
   transaction: "By the hash of a transaction.",
+  begins: "What is live, oldest first, and what ended lately, by the beginning of its id.",
 };
 
 /** What somebody looks for: an id or a hash, the ends of an id, words of an error (also in quotes), or either. Pure. */
@@ -44,6 +45,7 @@ function asks(sought) {
 export function page({ query, refresh }) {
   const wanted = { q: query.get("q") ?? "", route: query.get("route") ?? "", state: query.get("state") ?? "" };
   const sought = meaning(wanted.q);
+  const said = SAYS[sought.whole ? "transaction" : sought.begins && !wanted.state ? "begins" : wanted.state] ?? SAYS.live;
   /** How many rows are wanted; all of them are brought up to date. */
   let most = PAGE;
   const go = (change) => {
@@ -54,17 +56,19 @@ export function page({ query, refresh }) {
   async function load() {
     const { routes } = await get(at(["routes"]));
     if (sought.whole) return { routes, ...(await byHash(sought.whole)) };
-    if (wanted.state === "ended") return { routes, requests: [], ended: await ended() };
+    if (wanted.state === "ended") return { routes, requests: [], ...(await ended()) };
     // Whoever has the beginning of an id may not know that the request has ended.
     const both = sought.begins !== undefined && !wanted.state;
-    const [found, gone] = await Promise.all([live(), both ? ended() : []]);
-    return { routes, ...found, ended: gone };
+    const [found, gone] = await Promise.all([live(), both ? ended() : { ended: [] }]);
+    return { routes, ...found, ended: gone.ended };
   }
 
   async function ended() {
     const { begins } = sought;
-    const { requests } = await get(at(["ended"], { route: wanted.route, id_prefix: begins, limit: begins ? CALL_MAX : 500 }));
-    return wanted.q ? requests.filter(({ id }) => hasEnds(sought, id)) : requests;
+    const limit = wanted.q ? CALL_MAX : Math.min(CALL_MAX, most);
+    const { requests, next } = await get(at(["ended"], { route: wanted.route, id_prefix: begins, limit }));
+    const fitting = wanted.q ? requests.filter(({ id }) => hasEnds(sought, id)) : requests;
+    return { ended: fitting, more: !wanted.q && next !== undefined && limit < CALL_MAX };
   }
 
   async function live() {
@@ -88,14 +92,15 @@ export function page({ query, refresh }) {
     refresh();
   };
 
-  const shown = ({ requests, routes, more }) => [
-    requestsTable(requests, routes),
-    h(
-      "p",
-      { class: "more" },
-      h("span", { class: "quiet" }, `${count(requests.length)} shown`),
-      more && h("button", { type: "button", onclick: loadMore }, "Show more"),
-    ),
+  const shown = (rows, table, more) => [
+    table,
+    rows.length > 0 &&
+      h(
+        "p",
+        { class: "more" },
+        h("span", { class: "quiet" }, `${count(rows.length)} shown`),
+        more && h("button", { type: "button", onclick: loadMore }, "Show more"),
+      ),
   ];
 
   return {
@@ -103,15 +108,20 @@ export function page({ query, refresh }) {
     load,
     view: (data) => {
       return [
-        head("Requests", data.transaction ? SAYS.transaction : (SAYS[wanted.state] ?? SAYS.live)),
+        head("Requests", said),
         filters(wanted, data.routes, go),
         data.unknown
           ? unknown(data.unknown)
           : data.transaction
             ? transaction(data.transaction)
             : wanted.state === "ended"
-              ? endedTable(data.ended, wanted.q)
-              : [data.requests.length ? shown(data) : data.ended.length === 0 && nothing(wanted), gone(data)],
+              ? shown(data.ended, endedTable(data.ended, wanted.q), data.more)
+              : [
+                  data.requests.length
+                    ? shown(data.requests, requestsTable(data.requests, data.routes), data.more)
+                    : data.ended.length === 0 && nothing(wanted),
+                  gone(data),
+                ],
       ];
     },
     after: (root) => {
@@ -149,7 +159,7 @@ const unknown = ({ hash, silent }) =>
     heading: "h2",
     title: silent ? "This cannot be told now" : "Nothing is known by this hash",
     said: silent
-      ? shortened(silent)
+      ? shortened(capital(silent))
       : [copyable(hash, brief(hash, 10)), " is neither a request nor a transaction that asks or answers here."],
     reasons: silent
       ? ["What a transaction asks for is read from its chain. It is searched for again by itself."]
@@ -346,6 +356,6 @@ function nothing(wanted) {
   return empty(
     "No request is live.",
     "Requests come from chains, timers and calls. Submit one:",
-    command(`curl -X POST ${location.origin}/v1/routes/ROUTE/requests -d '{"n": 7}'`),
+    command(`curl -X POST ${location.origin}/v1/routes/ROUTE/requests${token() ? ' -H "authorization: Bearer $TOKEN"' : ""} -d '{"n": 7}'`),
   );
 }

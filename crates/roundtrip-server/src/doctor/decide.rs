@@ -668,7 +668,8 @@ fn nodes(nodes: &[NodeFacts]) -> Vec<Finding> {
         match &node.says {
             Err(why) => {
                 let level = if best.is_none() { Level::Bad } else { Level::Look };
-                let found = format!("it does not answer: {why}");
+                // A call that was not answered says that itself.
+                let found = format!("it does not answer: {}", why.strip_prefix("no answer: ").unwrap_or(why));
                 about.say(Kind::NodeSilent, level, found, "see to it, or give the chain another URL");
             }
             Ok(says) if says.chain_id != node.chain_id => {

@@ -41,7 +41,7 @@ async function atOnce(page) {
   await poll(async () => (await rpc("eth_getTransactionByHash", [transaction])) !== null);
   await rpc("anvil_mine", ["0x40"]);
   await says(page, ".timeline .what", "Settled");
-  await says(page, ".timeline [data-event=included]", /in block \d+/);
+  await says(page, ".timeline [data-event=included]", /block \d+/);
   const story = (await timeline()).map((entry) => entry.event).filter((event) => event !== "confirmed");
   assert.deepEqual(story.slice(-3), ["assigned", "included", "ended"]);
   await go(page, `#/requests?q=${transaction}`, "Requests");
@@ -122,7 +122,7 @@ await browse(
       await rpc("anvil_mine", [blocks]);
       await says(page, ".timeline .what", stage);
     }
-    await says(page, ".timeline [data-event=included]", /in block \d+/);
+    await says(page, ".timeline [data-event=included]", /block \d+/);
     const story = await page.locator(".timeline li").evaluateAll((all) => all.map((one) => one.dataset.event));
     assert.deepEqual(story, STORY);
     // Its bodies are gone; what answered it is read from the chain.
