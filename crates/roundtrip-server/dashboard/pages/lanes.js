@@ -11,6 +11,8 @@ import { resumeLane } from "./orders.js";
 import { legend, strip } from "./slots.js";
 
 const KINDS = { active: "good", paused: "warn", quarantined: "warn", unfunded: "bad", stopped: "bad" };
+/** Where a parcel is, in the words of the legend. */
+const STAGES = { assigned: "in flight", included: "in a block", confirmed: "confirmed" };
 /** Lanes whose slots are drawn in the list. */
 const DRAWN_MAX = 32;
 
@@ -137,7 +139,7 @@ function slot(lane, parcel, refresh) {
     `Slot ${parcel.nonce}`,
     cancel,
     facts([
-      ["Stage", parcel.cancelled ? `${parcel.stage}, to be cancelled` : parcel.stage],
+      ["Stage", `${STAGES[parcel.stage]}${parcel.cancelled ? ", to be cancelled" : ""}`],
       [
         "Mined",
         parcel.mined && [

@@ -4,7 +4,7 @@ import { h } from "../dom.js";
 import { at, get, getRequest, post } from "../api.js";
 import { act, badge, confirm, empty, head, json, requestLink, status, table, trail } from "../parts.js";
 import { noSuch } from "../faults.js";
-import { ago, count, plural, span, stateOn } from "../words.js";
+import { ago, capital, count, plural, span, stateOn } from "../words.js";
 import { turn } from "./orders.js";
 
 /** Arena's states, and which of ours they are. */
@@ -61,7 +61,7 @@ const all = () => ({
           [
             { name: "Queue" },
             { name: "State" },
-            ...TABS.map(([tab]) => ({ name: tab[0].toUpperCase() + tab.slice(1), number: true })),
+            ...TABS.map(([tab]) => ({ name: capital(tab), number: true })),
           ],
           routes.map((route) => {
             const own = counts.filter((found) => found.route === route.name);

@@ -5,7 +5,7 @@ import { Problem, at, bytes, get, getRequest, post } from "../api.js";
 import { noRequest } from "../faults.js";
 import { act, badge, confirm, copyButton, copyable, facts, head, json, laneLink, routeLink, section, slotLink } from "../parts.js";
 import { trail, trouble } from "../parts.js";
-import { ago, brief, count, date, dump, gwei, now, plural, shownState, span, time } from "../words.js";
+import { ago, brief, capital, count, date, dump, gwei, now, plural, shownState, span, time } from "../words.js";
 import { attemptView, called } from "./lanes.js";
 
 /** What tells that a transaction is in a block. */
@@ -136,8 +136,8 @@ function next(request) {
 function tried({ delivery_failures: times, delivery_failed_at_ms: failed_at_ms, delivery_due_at_ms: due_at_ms }) {
   if (!times) return null;
   const left_ms = due_at_ms && due_at_ms - now();
-  const again = left_ms > 1000 ? `it is tried again in ${span(left_ms)}` : left_ms ? "it is tried again now" : "it is tried again, ever more rarely";
-  return `Tried ${plural(times, "time")} in vain, last ${ago(failed_at_ms)}; ${again}.`;
+  const again = left_ms > 1000 ? ` in ${span(left_ms)}` : left_ms ? " now" : ", ever more rarely";
+  return `Tried ${plural(times, "time")} in vain, last ${ago(failed_at_ms)}; it is tried again${again}.`;
 }
 
 /** What is left of a request that ended: its bodies are not. */
@@ -315,7 +315,7 @@ const SAYS = {
 /** How an end is told: only what was done is good. */
 function endedAs(end) {
   const word = end === "dead" ? "dropped" : end;
-  return [word[0].toUpperCase() + word.slice(1), end === "settled" ? "good" : ""];
+  return [capital(word), end === "settled" ? "good" : ""];
 }
 
 function timeline(entries) {

@@ -101,6 +101,8 @@ await browse(
       for (const [name, hash, title] of PAGES) {
         await go(page, hash, title);
         if (["overview", "route"].includes(name)) await page.locator(".chart canvas").nth(1).waitFor();
+        // What the doctor says is part of it.
+        if (name === "overview") await page.locator(".aged").waitFor();
         await shoot(page, name, { fullPage: true });
         await judge(page, `${name}, ${look}`);
       }
