@@ -24,6 +24,9 @@ use crate::words::{GroupKey, Nonce, OccurrenceId, OrderKey, REPLY_BYTES_MAX, Req
 /// How many more are fetched for leases in random order that share a batch: each starts at
 /// another place.
 const RANDOM_MORE: usize = 256;
+/// How many more are fetched of a queue that ran short at hand, so that as many leases, and the
+/// answers to them, ask for nothing.
+const AHEAD: usize = 2048;
 
 /// A live request as it was fetched.
 #[derive(Clone, Debug)]
@@ -109,9 +112,13 @@ impl Fetched {
     /// What follows from what is here: what shares an id with what may end, what open
     /// groups are to be sealed with, lines of keys, stages of parcels.
     async fn follow<L: Lender>(&mut self, lender: &mut L, needs: &Needs, sight: &Sight<'_>) -> Result<(), L::Error> {
-        let more = self.more_named();
+        let more = self.more_named(sight);
         let mut wants = named(&more);
         wants.extend(self.bodies_of(&needs.bodies));
+        if sight.short.is_some() {
+            let shown = self.ahead(sight).flat_map(|request| request.occurrences.as_slice());
+            wants.push(Want::Seen(shown.map(|occurrence| occurrence.id).collect()));
+        }
         wants.extend(self.items_of(&needs.groups, sight, needs.prune.saturating_add(1)));
         self.fly(lender, wants).await?;
         self.closed.extend(&more.ids);
@@ -130,8 +137,9 @@ impl Fetched {
         (!known.is_empty()).then_some(Want::Bodies(known))
     }
 
-    fn more_named(&self) -> Needs {
+    fn more_named(&self, sight: &Sight<'_>) -> Needs {
         let mut more = Needs { ids: self.ending.clone(), ..Needs::default() };
+        more.ids.extend(self.ahead(sight).map(|request| request.id));
         for plan in self.tray.plans.values() {
             more.add_new(&plan.request);
         }
@@ -142,6 +150,12 @@ impl Fetched {
         }
         more.ids.retain(|id| !self.closed.contains(id) || more.bodies.contains(id));
         more
+    }
+
+    /// What is queued and may be handed out next, where more of that is fetched than is wanted now.
+    fn ahead(&self, sight: &Sight<'_>) -> impl Iterator<Item = &Request> {
+        let queued = self.live.values().filter(|loaded| loaded.listed.turn.is_some());
+        queued.map(|loaded| &loaded.request).filter(move |request| Some(request.route) == sight.short)
     }
 
     fn items_of(&self, named: &BTreeSet<GroupKey>, sight: &Sight<'_>, forgettable: usize) -> Option<Want> {
@@ -366,6 +380,7 @@ fn leases(needs: &Needs, sight: &Sight<'_>) -> Vec<Want> {
             Some(QueueOrder::Random) => (random_place(sight.epoch, sight.tokens), RANDOM_MORE * (leases - 1)),
             // Those that come first are past theirs.
             Some(QueueOrder::Deadline) => (sight.numbers.now.0.saturating_add(1), 0),
+            _ if sight.short == Some(route) => (0, AHEAD),
             _ => (0, 0),
         };
         let bytes = REPLY_BYTES_MAX.saturating_mul(leases);

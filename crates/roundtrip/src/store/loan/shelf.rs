@@ -53,6 +53,8 @@ pub(in crate::store) struct Shelf {
     due: BTreeSet<(When, Seq)>,
     states: HashMap<StateKind, u64>,
     bytes: usize,
+    /// The route whose queue did not do for the last batch that came.
+    pub(in crate::store) short: Option<RouteNo>,
 }
 
 /// A live request.
@@ -109,7 +111,6 @@ pub(in crate::store) struct Assumed {
     /// No live request shows one of these, and none has a receipt.
     pub(in crate::store) occurrences: Vec<OccurrenceId>,
     /// Whether live requests are all at hand: of these none is, so only receipts are to be looked for.
-    #[cfg_attr(not(feature = "postgres"), allow(dead_code, reason = "Redis finds both alike"))]
     pub(in crate::store) has_all_live: bool,
 }
 
@@ -127,19 +128,24 @@ impl Shelf {
 
     /// Does a batch on what is at hand; nothing, if that does not do.
     pub(in crate::store) async fn tick(
-        &self,
+        &mut self,
         options: Options,
         sight: &Sight<'_>,
         batch: &[Op],
     ) -> Result<Option<(Ticked, Assumed)>, Damaged> {
         let mut hand = Hand::new(self, batch);
-        match tick(&mut hand, options, sight, batch).await {
+        let done = tick(&mut hand, options, sight, batch).await;
+        let assumed = hand.assumed;
+        match done {
             Ok(mut ticked) => {
                 ticked.fetched.looked_up.extend(self.unseen_of(&ticked.fetched));
                 ticked.fetched.closed.extend(self.unended_of(&ticked.fetched));
-                Ok(Some((ticked, hand.assumed)))
+                Ok(Some((ticked, assumed)))
             }
-            Err(Away::NotHere) => Ok(None),
+            Err(Away::NotHere { short }) => {
+                self.short = short;
+                Ok(None)
+            }
             Err(Away::Damaged(damaged)) => Err(damaged),
         }
     }
@@ -160,6 +166,7 @@ impl Shelf {
     /// as it is here.
     pub(in crate::store) fn learn(&mut self, ticked: &Ticked, changes: &Changes<'_>, before: &Numbers) {
         let Ticked { fetched, tray, .. } = ticked;
+        self.short = None;
         self.known = Known {
             counted: fetched.counted.clone(),
             paces: fetched.paces.iter().map(|(no, (epoch, pace))| (*no, *epoch, pace.clone())).collect(),
@@ -425,7 +432,10 @@ fn weight(body: Option<&Body>) -> usize {
 /// Why a batch cannot be done with what is at hand.
 #[derive(Debug)]
 enum Away {
-    NotHere,
+    /// Not all of it is; nor is enough of this queue, if that is what is missing.
+    NotHere {
+        short: Option<RouteNo>,
+    },
     Damaged(Damaged),
 }
 
@@ -553,7 +563,11 @@ impl Lender for Hand<'_> {
     type Error = Away;
 
     async fn fly(&mut self, wants: &[Want]) -> Result<Vec<Found>, Away> {
-        wants.iter().map(|want| self.bring(want).ok_or(Away::NotHere)).collect()
+        let short = |want: &Want| match want {
+            Want::Turns { route, .. } => Some(*route),
+            _ => None,
+        };
+        wants.iter().map(|want| self.bring(want).ok_or(Away::NotHere { short: short(want) })).collect()
     }
 }
 
@@ -565,7 +579,7 @@ mod tests {
     use crate::store::disk::{Fixture, HighWater};
     use crate::store::loan::FixtureRows;
     use crate::store::op::{
-        self, Admit, Define, Effect, Full, Judgement, LaneOrder, Lead, Lease, NewRequest, Order, Outcome, Seat,
+        self, Admit, Define, Effect, Full, Grant, Judgement, LaneOrder, Lead, Lease, NewRequest, Order, Outcome, Seat,
     };
     use crate::store::policy::RoutePolicy;
     use crate::testkit::samples;
@@ -577,6 +591,61 @@ mod tests {
         numbers: Numbers,
         fixtures: FixtureRows,
         tokens: u64,
+        server: Server,
+    }
+
+    /// Where everything is, and how often it was asked.
+    #[derive(Default)]
+    struct Server {
+        live: BTreeMap<Seq, (Loaded, Option<Body>)>,
+        asked: usize,
+    }
+
+    impl Server {
+        fn write(&mut self, changes: &Changes<'_>) {
+            for gone in &changes.gone {
+                self.live.remove(&gone.request.seq);
+            }
+            for put in &changes.live {
+                let (request, record, listed) = (put.request.clone(), put.record.clone(), put.listed);
+                let body = put.body.cloned().or_else(|| self.live.remove(&request.seq)?.1);
+                self.live.insert(request.seq, (Loaded { request, record, listed }, body));
+            }
+        }
+    }
+
+    impl Lender for Server {
+        type Error = Damaged;
+
+        async fn fly(&mut self, wants: &[Want]) -> Result<Vec<Found>, Damaged> {
+            self.asked += 1;
+            let rows = |is_wanted: &dyn Fn(&Loaded) -> bool, limit: usize| {
+                let wanted = self.live.values().filter(|(loaded, _)| is_wanted(loaded)).take(limit);
+                let row = |(Loaded { request, record, listed }, body): &(Loaded, Option<Body>)| LiveRow {
+                    request: request.clone(),
+                    record: record.clone(),
+                    listed: *listed,
+                    body: body.clone(),
+                    response: None,
+                };
+                Found::Live(wanted.map(row).collect())
+            };
+            let found = |want: &Want| match want {
+                Want::Named { ids, .. } => rows(&|loaded| ids.contains(&loaded.request.id), usize::MAX),
+                // Turns are as numbers are.
+                Want::Turns { requests, .. } => rows(&|loaded| loaded.listed.turn.is_some(), *requests),
+                Want::Counted => {
+                    let mut counted: BTreeMap<_, u64> = BTreeMap::new();
+                    for (loaded, _) in self.live.values() {
+                        *counted.entry((loaded.request.route, loaded.listed.state)).or_default() += 1;
+                    }
+                    Found::Counted(counted.into_iter().collect())
+                }
+                Want::Ended(_) | Want::Seen(_) => Found::Receipts(Vec::new()),
+                _ => Found::Live(Vec::new()),
+            };
+            Ok(wants.iter().map(found).collect())
+        }
     }
 
     impl Alone {
@@ -591,19 +660,33 @@ mod tests {
             let (no, name) = (RouteNo(0), samples::route());
             let route = Fixture::Route { no, name, policy, paused: false };
             let fixtures = [(route.key(), route)].into();
-            Alone { shelf: Shelf::default(), numbers, fixtures, tokens: 0 }
+            Alone { shelf: Shelf::default(), numbers, fixtures, tokens: 0, server: Server::default() }
         }
 
         /// What came of an operation and what was assumed; none, if more is needed than is here.
         async fn tick(&mut self, op: impl Into<Op>) -> Option<(Outcome, Assumed)> {
-            let sight = Sight { epoch: 1, tokens: self.tokens, numbers: self.numbers, fixtures: &self.fixtures };
+            let Alone { tokens, numbers, .. } = *self;
+            let sight = Sight { epoch: 1, tokens, numbers, fixtures: &self.fixtures, short: None };
             let (ticked, assumed) = self.shelf.tick(Options::default(), &sight, &[op.into()]).await.unwrap()?;
+            Some((self.write(&ticked), assumed))
+        }
+
+        /// The same with what the server lends.
+        async fn borrow(&mut self, op: impl Into<Op>) -> Outcome {
+            let Alone { tokens, numbers, .. } = *self;
+            let sight = Sight { epoch: 1, tokens, numbers, fixtures: &self.fixtures, short: self.shelf.short };
+            let ticked = tick(&mut self.server, Options::default(), &sight, &[op.into()]).await.unwrap();
+            self.write(&ticked)
+        }
+
+        fn write(&mut self, ticked: &Ticked) -> Outcome {
             let changes = ticked.changes().unwrap();
-            self.shelf.learn(&ticked, &changes, &self.numbers);
+            self.shelf.learn(ticked, &changes, &self.numbers);
+            self.server.write(&changes);
             self.fixtures.extend(changes.fixtures.into_iter().flatten().map(|(key, row)| (key.clone(), row.clone())));
             self.tokens = ticked.tokens();
             self.numbers = changes.numbers.map_or(self.numbers, |numbers| numbers.after(self.numbers));
-            Some((ticked.outcomes[0].clone(), assumed))
+            ticked.outcomes[0].clone()
         }
 
         async fn admit(&mut self, numbers: std::ops::Range<u64>) -> Assumed {
@@ -614,11 +697,15 @@ mod tests {
             assumed
         }
 
-        async fn lease(&mut self, claim: u64, max: usize) -> Option<Vec<u64>> {
+        async fn grants(&mut self, claim: u64, max: usize) -> Option<Vec<Grant>> {
             let lease = Lease { max, claim: ClaimId(claim), ..samples::lease(1) };
             let Outcome::Applied(Effect::Leased(grants)) = self.tick(lease).await?.0 else { panic!("not leased") };
+            Some(grants)
+        }
+
+        async fn lease(&mut self, claim: u64, max: usize) -> Option<Vec<u64>> {
             let number = |id: RequestId| (1..10_000).find(|n| samples::id(*n) == id).unwrap();
-            Some(grants.into_iter().map(|grant| number(grant.id)).collect())
+            Some(self.grants(claim, max).await?.into_iter().map(|grant| number(grant.id)).collect())
         }
     }
 
@@ -725,5 +812,34 @@ mod tests {
             next += 500;
         }
         assert!(next + 500 > QUEUE_MAX as u64, "asks for more only when they run out: {next}");
+    }
+
+    #[tokio::test]
+    async fn a_queue_that_ran_short_is_fetched_ahead_with_what_its_answers_need() {
+        let mut store = Alone::new();
+        let all = QUEUE_MAX as u64 + 2000;
+        for first in (1..=all).step_by(500) {
+            store.admit(first..(all + 1).min(first + 500)).await;
+        }
+        let mut claim = 1;
+        while store.grants(claim, 500).await.is_some() {
+            claim += 1;
+        }
+        assert_eq!((store.shelf.short, store.server.asked), (Some(RouteNo(0)), 0));
+        let lease = |claim| Lease { max: 500, claim: ClaimId(claim), ..samples::lease(1) };
+        let Outcome::Applied(Effect::Leased(grants)) = store.borrow(lease(claim)).await else { panic!("not leased") };
+        assert_eq!((store.shelf.short, store.server.asked), (None, 2), "the queue, and what shares ids with it");
+        let mut left = all - 500 * claim;
+        while left > 0 {
+            claim += 1;
+            let more = store.grants(claim, 400).await.expect("one fetch does for all that are left");
+            assert!(!more.is_empty(), "{left} are left");
+            left -= more.len() as u64;
+        }
+        for grant in grants {
+            let (outcome, assumed) = store.tick(samples::answer(&grant)).await.unwrap();
+            assert!(matches!(outcome, Outcome::Applied(_)) && assumed.is_empty(), "{outcome:?}");
+        }
+        assert_eq!(store.server.asked, 2);
     }
 }

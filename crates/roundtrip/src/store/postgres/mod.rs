@@ -273,7 +273,7 @@ impl PostgresStore {
         let epoch = uint(row.try_get(0)?);
         let mut seen = Seen::default();
         let numbers = self.look("BEGIN", wire, &mut seen).await?;
-        let sight = Sight { epoch, tokens: 0, numbers, fixtures: &seen.fixtures };
+        let sight = Sight { epoch, tokens: 0, numbers, fixtures: &seen.fixtures, short: None };
         let ticked = loan::shorten_leases(wire, self.options, &sight).await?;
         let changes = ticked.changes()?;
         let mark = seen.tick.next().mark;
@@ -319,7 +319,7 @@ impl PostgresStore {
         let Some(guess) = seen.guess(&self.server) else { return Ok(None) };
         // If this ends early, the connection is dropped, and with it what it had begun.
         let Some(mut wire) = place.take().filter(|wire| !wire.is_closed()) else { return Ok(None) };
-        let sight = Sight { epoch, tokens: *tokens, numbers: guess, fixtures: &seen.fixtures };
+        let sight = Sight { epoch, tokens: *tokens, numbers: guess, fixtures: &seen.fixtures, short: None };
         let Some((ticked, assumed)) = seen.shelf.tick(self.options, &sight, batch).await? else {
             *place = Some(wire);
             return Ok(None);
@@ -464,7 +464,7 @@ impl PostgresStore {
     ) -> Result<(Ticked, Numbers), PgError> {
         let numbers = self.look(begin, wire, &mut writer.seen).await?;
         let Writer { seen, tokens, .. } = writer;
-        let sight = Sight { epoch, tokens: *tokens, numbers, fixtures: &seen.fixtures };
+        let sight = Sight { epoch, tokens: *tokens, numbers, fixtures: &seen.fixtures, short: None };
         let mut desk = Desk { wire, known: &seen.shelf.known };
         Ok((loan::tick(&mut desk, self.options, &sight, batch).await?, numbers))
     }
@@ -480,7 +480,7 @@ impl PostgresStore {
         guess: Numbers,
     ) -> Result<(Ticked, Numbers), PgError> {
         let Writer { seen, tokens, .. } = &mut *writer;
-        let sight = Sight { epoch, tokens: *tokens, numbers: guess, fixtures: &seen.fixtures };
+        let sight = Sight { epoch, tokens: *tokens, numbers: guess, fixtures: &seen.fixtures, short: seen.shelf.short };
         let first = First::of(batch, &sight);
         let lock = vec![Call::new(LOCK_NUMBERS, Vec::new())];
         let (answers, found) = Desk { wire, known: &seen.shelf.known }.fly_after("BEGIN", lock, &first.wants).await?;
