@@ -32,6 +32,12 @@ type Failure = Box<dyn std::error::Error>;
 
 const FLOOR: &str = include_str!("redis_floor.lua");
 
+/// Every write is synced. The log is written anew between runs and not by itself in the middle of one, which takes a
+/// processor and would hide how long it became.
+fn start() -> Result<RedisServer, Failure> {
+    Ok(RedisServer::start(&format!("{} --auto-aof-rewrite-percentage 0", RedisServer::SYNCED))?)
+}
+
 async fn connect(server: &RedisServer) -> Result<MultiplexedConnection, Failure> {
     let config = redis::AsyncConnectionConfig::new().set_response_timeout(None);
     let client = redis::Client::open(server.url("").replace("?name=", ""))?;
@@ -70,14 +76,35 @@ async fn open_showing(
     Ok(store)
 }
 
+/// What a run took of the server: processor time and bytes of its log.
+struct Toll {
+    seconds: f64,
+    bytes: f64,
+}
+
+impl Toll {
+    async fn so_far(server: &RedisServer) -> Result<Toll, Failure> {
+        let seconds = told(server, "cpu", "used_cpu_user").await? + told(server, "cpu", "used_cpu_sys").await?;
+        Ok(Toll { seconds, bytes: told(server, "persistence", "aof_current_size").await? })
+    }
+
+    /// How many bytes each lifecycle took since.
+    async fn since(self, server: &RedisServer, what: &str, count: u64) -> Result<f64, Failure> {
+        let now = Toll::so_far(server).await?;
+        let each = (now.seconds - self.seconds) * 1e6 / count as f64;
+        eprintln!("  {what}: {each:.1} us of the server's processor time each");
+        Ok((now.bytes - self.bytes) / count as f64)
+    }
+}
+
 async fn ours(server: &RedisServer, in_flight: usize, backlog: usize, count: u64) -> Result<Measured, Failure> {
     let store = open(server, "ours").await?;
     servers::admit(&store, backlog).await?;
     // To write the log anew takes a processor, which the filling is to blame for.
     rewritten(server).await?;
-    let before = told(server, "persistence", "aof_current_size").await?;
+    let before = Toll::so_far(server).await?;
     let rate = run(store.clone(), &[], backlog as u64, in_flight, count).await?;
-    let each = (told(server, "persistence", "aof_current_size").await? - before) / count as f64;
+    let each = before.since(server, "ours", count).await?;
     store.close().await?;
     empty(server).await?;
     Ok((rate, each))
@@ -155,9 +182,9 @@ impl Floor {
 
 async fn floor(server: &RedisServer, in_flight: usize, count: u64) -> Result<Measured, Failure> {
     let mut floor = Floor { connection: connect(server).await?, script: Script::new(FLOOR), next: 0, token: 0 };
-    let before = told(server, "persistence", "aof_current_size").await?;
+    let before = Toll::so_far(server).await?;
     let rate = floor.run(in_flight, count).await?;
-    let each = (told(server, "persistence", "aof_current_size").await? - before) / count as f64;
+    let each = before.since(server, "by hand", count).await?;
     empty(server).await?;
     Ok((rate, each))
 }
@@ -180,7 +207,7 @@ async fn memory(server: &RedisServer) -> Result<(f64, f64), Failure> {
 /// Ours beside the floor.
 pub(crate) fn beside_floor(report: &mut Report, scale: Scale, in_flights: &[usize]) -> Result<(), Failure> {
     report.store = "redis";
-    let server = RedisServer::start(RedisServer::SYNCED)?;
+    let server = start()?;
     let ours = |in_flight, count| runtime()?.block_on(ours(&server, in_flight, 0, count));
     let floor = |in_flight, count| runtime()?.block_on(floor(&server, in_flight, count));
     servers::beside_floor(report, scale, in_flights, "hand-written script", ours, floor)?;
@@ -191,7 +218,7 @@ pub(crate) fn beside_floor(report: &mut Report, scale: Scale, in_flights: &[usiz
 /// Whole lifecycles, each sent over a lane and settled there.
 pub(crate) fn beside_unsent(report: &mut Report, scale: Scale) -> Result<(), Failure> {
     report.store = "redis";
-    let server = RedisServer::start(RedisServer::SYNCED)?;
+    let server = start()?;
     let sent = |count| {
         runtime()?.block_on(async {
             let store = Batched::new(RedisStore::new(&server.url("sent"), Options::default())?);
@@ -208,7 +235,7 @@ pub(crate) fn beside_unsent(report: &mut Report, scale: Scale) -> Result<(), Fai
 /// Speed with and without projections, each in turn.
 pub(crate) fn beside_unshown(report: &mut Report, scale: Scale) -> Result<(), Failure> {
     report.store = "redis";
-    let server = RedisServer::start(RedisServer::SYNCED)?;
+    let server = start()?;
     let count = (scale.lifecycles * 64) as u64;
     let rate = async |projections: Vec<Projection>| {
         let store = open_showing(&server, "shown", projections).await?;
@@ -231,7 +258,7 @@ pub(crate) fn beside_unshown(report: &mut Report, scale: Scale) -> Result<(), Fa
 /// Memory for each live request.
 pub(crate) fn weights(report: &mut Report) -> Result<(), Failure> {
     report.store = "redis";
-    let server = RedisServer::start(RedisServer::SYNCED)?;
+    let server = start()?;
     let (live, receipt) = runtime()?.block_on(memory(&server))?;
     let beside = "its payload".to_owned();
     report.cost("redis, memory of a live request less its payload".into(), live, beside, PAYLOAD_BYTES as f64, "bytes");
@@ -299,7 +326,7 @@ async fn drain(store: &impl Store) -> Result<(), Failure> {
 /// Whether anything grows while everything ends and is forgotten.
 pub(crate) fn growth(report: &mut Report, scale: Scale) -> Result<(), Failure> {
     report.store = "redis";
-    let server = RedisServer::start(RedisServer::SYNCED)?;
+    let server = start()?;
     let count = scale.backlog as u64;
     let measured = runtime()?.block_on(go_through(&server, count))?;
     if let [(first, first_keys), .., (last, last_keys)] = measured[..] {
@@ -314,7 +341,7 @@ pub(crate) fn growth(report: &mut Report, scale: Scale) -> Result<(), Failure> {
 /// Speed with a small and a large backlog.
 pub(crate) fn flatness(report: &mut Report, scale: Scale) -> Result<(), Failure> {
     report.store = "redis";
-    let server = RedisServer::start(RedisServer::SYNCED)?;
+    let server = start()?;
     servers::flatness(report, scale, |backlog, count| runtime()?.block_on(ours(&server, IN_FLIGHT, backlog, count)))?;
     report.store = "sqlite";
     Ok(())

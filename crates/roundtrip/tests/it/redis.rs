@@ -412,6 +412,20 @@ async fn a_connection_that_breaks_leaves_the_outcome_unknown() {
 
 /// What a read asks for comes with where the store stands: a commit cannot come in between, however many there
 /// are, and no read has to take a turn that ticks would wait for.
+/// The server reads few short entries from the start for each that is looked for, unless it is kept from that.
+#[tokio::test]
+async fn short_entries_are_found_at_once_however_few_there_are() {
+    let place = OnServer::default();
+    let store = place.store(Arc::new(ManualClock::at(START)), OPTIONS).await;
+    store.apply_one(Define { route: route(), policy: policy() }).await.unwrap();
+    for key in ["state", "queue", "due", "deadline", "lease", "claim", "slot"] {
+        assert_eq!(place.run(key, "return redis.call('OBJECT', 'ENCODING', KEYS[1])"), "skiplist", "{key}");
+    }
+    for key in ["id", "shown"] {
+        assert_eq!(place.run(key, "return redis.call('OBJECT', 'ENCODING', KEYS[1])"), "hashtable", "{key}");
+    }
+}
+
 #[tokio::test]
 async fn a_read_is_one_call_whatever_is_written_before_it() {
     let server = RedisServer::start(RedisServer::UNSYNCED).unwrap();

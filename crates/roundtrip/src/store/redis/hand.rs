@@ -113,7 +113,8 @@ impl RedisStore {
         batch: &[Op],
     ) -> Result<Option<(Ticked, Launched<'_>)>, LinkError> {
         let Some(sent) = writer.sent.filter(|_| writer.shelf_version == known.version) else { return Ok(None) };
-        let sight = Sight { epoch, tokens: writer.tokens, numbers: known.numbers, fixtures: &known.fixtures };
+        let sight =
+            Sight { epoch, tokens: writer.tokens, numbers: known.numbers, fixtures: &known.fixtures, short: None };
         let Some((ticked, assumed)) = writer.shelf.tick(self.options, &sight, batch).await? else { return Ok(None) };
         // A token that was issued is never issued again, whatever becomes of the commit.
         writer.tokens = ticked.tokens();
@@ -174,6 +175,7 @@ impl RedisStore {
             None => arguments.push_number(done.known.numbers.now.0),
         }
         arguments.push_number(LATE_MAX.as_millis());
+        arguments.push(if done.assumed.has_all_live { "ended" } else { "all" });
         arguments.push_counted(&Arguments::of(done.assumed.ids.iter().map(|id| id.0)));
         arguments.push_counted(&Arguments::of(done.assumed.occurrences.iter().map(|occurrence| occurrence.0)));
         let Some(changes) = writes else {

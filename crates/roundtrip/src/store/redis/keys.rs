@@ -105,6 +105,23 @@ pub(super) fn keys_of(store: &str) -> Vec<(String, &'static str)> {
 pub(super) const COMMIT_KEYS: [Key; 7] =
     [Key::Numbers, Key::Turn, Key::Lineage, Key::Id, Key::Ended, Key::Shown, Key::Seen];
 
+/// Keys whose entries are short, and come and go with every request. A server keeps few short entries as one string,
+/// which it reads from its start for each of them; a long one keeps it from that, whatever its settings. No script
+/// takes it for an entry.
+pub(super) const ANCHORED: [(Key, &str); 9] = [
+    (Key::Id, "HSET"),
+    (Key::Shown, "HSET"),
+    (Key::State, "ZADD"),
+    (Key::Queue, "ZADD"),
+    (Key::Due, "ZADD"),
+    (Key::Deadline, "ZADD"),
+    (Key::Lease, "ZADD"),
+    (Key::Claim, "ZADD"),
+    (Key::Slot, "ZADD"),
+];
+/// After all others; `lua/whole.lua` repeats it.
+pub(super) const ANCHOR: [u8; 1024] = [0xff; 1024];
+
 const ALL_KEYS: &str = include_str!("lua/keys.lua");
 const BASICS: &str = include_str!("lua/basics.lua");
 

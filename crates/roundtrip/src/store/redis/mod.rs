@@ -139,6 +139,8 @@ struct Done<'a> {
     shown: Vec<Cmd>,
     /// Whether it is written although it changed no row.
     must: bool,
+    /// Commands of a start.
+    begin: Vec<Cmd>,
     /// Whether there is a turn to give back.
     has_turn: bool,
 }
@@ -288,7 +290,7 @@ impl RedisStore {
         let now = self.server.now(&known);
         let epoch = next_epoch(known.numbers.newest_epoch, now);
         let numbers = Numbers { newest_epoch: epoch, now, ..known.numbers };
-        let sight = Sight { epoch, tokens: 0, numbers, fixtures: &known.fixtures };
+        let sight = Sight { epoch, tokens: 0, numbers, fixtures: &known.fixtures, short: None };
         let ticked = loan::shorten_leases(&mut flight, self.options, &sight).await?;
         let brought = std::mem::take(&mut flight.brought);
         let known = Known { numbers, ..known };
@@ -300,6 +302,7 @@ impl RedisStore {
             brought,
             shown: Vec::new(),
             must: true,
+            begin: self.server.anchors(),
             has_turn: true,
         };
         self.write(writer, known, done).await?;
@@ -371,7 +374,8 @@ impl RedisStore {
         writer.crowded = writer.crowded.saturating_sub(1);
         let mut flight = self.server.flight(process, mode);
         let known = self.stand(writer, &mut flight, epoch).await?;
-        let sight = Sight { epoch, tokens: writer.tokens, numbers: known.numbers, fixtures: &known.fixtures };
+        let short = writer.shelf.short.filter(|_| matches!(flight.mode, Mode::Alone));
+        let sight = Sight { epoch, tokens: writer.tokens, numbers: known.numbers, fixtures: &known.fixtures, short };
         if writer.rolled_back {
             let stopped = loan::stop_lanes(self.options, &sight);
             let done = Done {
@@ -382,6 +386,7 @@ impl RedisStore {
                 brought: Brought::default(),
                 shown: Vec::new(),
                 must: false,
+                begin: Vec::new(),
                 has_turn: true,
             };
             self.write(writer, known, done).await?;
@@ -402,7 +407,8 @@ impl RedisStore {
         let changes = ticked.changes()?;
         let shown = self.showing.of_tick(&mut flight, &known.fixtures, &ticked, &changes).await?;
         let (brought, has_turn) = (std::mem::take(&mut flight.brought), matches!(flight.mode, Mode::Turn));
-        let done = Done { process, epoch, ticked: &ticked, changes, brought, shown, must: false, has_turn };
+        let begin = Vec::new();
+        let done = Done { process, epoch, ticked: &ticked, changes, brought, shown, must: false, begin, has_turn };
         self.write(writer, known, done).await?;
         let (outcomes, news) = ticked.finish();
         self.hints.tell(news);
@@ -460,6 +466,7 @@ impl RedisStore {
     /// The commands of a commit. The last tells the time, and those before it show.
     fn commands(&self, known: &Known, done: &Done<'_>, tag: u64) -> Result<Vec<Cmd>, Damaged> {
         let mut commands = self.server.commands(known, &done.changes, &done.brought, tag)?;
+        commands.extend(done.begin.iter().cloned());
         commands.push(self.server.publish(done.ticked, done.epoch));
         commands.extend(done.shown.iter().cloned());
         commands.push(redis::cmd("TIME"));
@@ -485,7 +492,7 @@ impl RedisStore {
     /// What a read will ask for first, if the fixtures are still what they were.
     async fn first_wants(&self, known: &Known, epoch: u64, query: Query) -> Vec<Want> {
         let numbers = Numbers { now: self.server.now(known), ..known.numbers };
-        let sight = Sight { epoch, tokens: 0, numbers, fixtures: &known.fixtures };
+        let sight = Sight { epoch, tokens: 0, numbers, fixtures: &known.fixtures, short: None };
         let mut first = FirstWants::default();
         // It ends where it asks, or asks for nothing.
         let _ended = loan::read(&mut first, self.options, &sight, query).await;
@@ -508,7 +515,7 @@ impl RedisStore {
         }
         *self.read.lock().unwrap_or_else(PoisonError::into_inner) = Some(known.clone());
         let numbers = Numbers { now: self.server.now(&known), ..known.numbers };
-        let sight = Sight { epoch, tokens: 0, numbers, fixtures: &known.fixtures };
+        let sight = Sight { epoch, tokens: 0, numbers, fixtures: &known.fixtures, short: None };
         let reply = loan::read(&mut flight, self.options, &sight, query).await;
         if let Mode::Turn = mode {
             self.server.give_turn(&self.server.reading, process).await?;

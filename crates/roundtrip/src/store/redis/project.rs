@@ -199,7 +199,7 @@ impl RedisStore {
         let lacking = shower.lacking(&Texts::default().steps_of(&rows));
         let texts = fetch(&mut flight, lacking).await?;
         let shown = self.showing.commands(&shower, &texts.steps_of(&rows));
-        let sight = Sight { epoch, tokens: writer.tokens, numbers, fixtures: &known.fixtures };
+        let sight = Sight { epoch, tokens: writer.tokens, numbers, fixtures: &known.fixtures, short: None };
         let ticked = loan::nothing(self.options, &sight);
         let (changes, brought) = (ticked.changes()?, Brought::default());
         let page = Page {
@@ -207,7 +207,8 @@ impl RedisStore {
             last: rows.last().filter(|_| rows.len() == PAGE).map(|row| row.request.seq),
         };
         let (process, has_turn) = (&*process, true);
-        let done = Done { process, epoch, ticked: &ticked, changes, brought, must: !shown.is_empty(), shown, has_turn };
+        let (must, begin) = (!shown.is_empty(), Vec::new());
+        let done = Done { process, epoch, ticked: &ticked, changes, brought, must, begin, shown, has_turn };
         self.write(writer, known.clone(), done).await?;
         Ok(page)
     }

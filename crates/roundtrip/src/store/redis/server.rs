@@ -7,7 +7,7 @@ use redis::Cmd;
 use super::ask::{Arguments, list};
 use super::check::{self, Finding};
 use super::flight::{Flight, Known, Mode};
-use super::keys::{CLEAR, Key, Script, keys_of};
+use super::keys::{ANCHOR, ANCHORED, CLEAR, Key, Script, keys_of};
 use super::link::{Link, LinkError};
 use super::place::Place;
 use super::put::{self, Brought, Command};
@@ -116,6 +116,15 @@ impl Server {
         ];
         commands.extend(put::put(changes, brought, known.numbers.newest_epoch)?);
         Ok(commands)
+    }
+
+    /// The commands that keep short entries quick to find.
+    pub(super) fn anchors(&self) -> Vec<Cmd> {
+        let anchor = |&(key, command): &(Key, &str)| {
+            let arguments: [&[u8]; 2] = if command == "ZADD" { [b"0", &ANCHOR] } else { [&ANCHOR, b""] };
+            self.writing.on(command, key, &Arguments::of(arguments))
+        };
+        ANCHORED.iter().map(anchor).collect()
     }
 
     /// Tells other processes what a tick touched.

@@ -3,6 +3,7 @@
 --
 -- ARGV: process, version that is expected, version and tag that the process knows of for certain,
 --       the time that it took it to be or '', how far off that may be;
+--       'ended' if the process has all live requests at hand, so that only receipts are looked for, or 'all';
 --       how many ids have neither a live request nor a receipt, and those ids;
 --       how many occurrences have neither, and those;
 --       where hints go, and the hint or '';
@@ -10,7 +11,7 @@
 -- Answer: 'done' or 'otherwise', and the time. Otherwise nothing is written.
 
 local me, expected, certain, certain_tag = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
-local taken_for, late_max = ARGV[5], tonumber(ARGV[6])
+local taken_for, late_max, has_all_live = ARGV[5], tonumber(ARGV[6]), ARGV[7] == 'ended'
 
 -- Whether none of these fields is in any of these hashes.
 local function absent(first, count, hashes)
@@ -28,13 +29,14 @@ local function absent(first, count, hashes)
 end
 
 local now = server_ms()
-local ids = tonumber(ARGV[7])
-local occurrences_at = 8 + ids
+local ids = tonumber(ARGV[8])
+local occurrences_at = 9 + ids
 local occurrences = tonumber(ARGV[occurrences_at])
 local is_kept = redis.call('HGET', LINEAGE, text(tonumber(certain) % LINEAGE_MAX)) == certain .. ' ' .. certain_tag
 local is_near = taken_for == '' or math.abs(now - tonumber(taken_for)) <= late_max
 if redis.call('HGET', NUMBERS, 'version') ~= expected or not is_kept or not is_near or not is_alone(me, now)
-    or not absent(8, ids, {ID, ENDED}) or not absent(occurrences_at + 1, occurrences, {SHOWN, SEEN}) then
+    or not absent(9, ids, has_all_live and {ENDED} or {ID, ENDED})
+    or not absent(occurrences_at + 1, occurrences, has_all_live and {SEEN} or {SHOWN, SEEN}) then
   return {'otherwise', now}
 end
 

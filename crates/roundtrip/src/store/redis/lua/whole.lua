@@ -6,6 +6,8 @@
 
 -- How many fields or members are looked at together.
 local TOGETHER = 1000
+-- What keeps short entries quick to find, and is none.
+local ANCHOR = string.rep('\255', 1024)
 
 local bring = {}
 
@@ -27,7 +29,9 @@ function bring.fields()
   local scanned = redis.call('HSCAN', KEYS[tonumber(ARGV[3])], ARGV[4], 'COUNT', TOGETHER)
   local list = {scanned[1]}
   for i = 1, #scanned[2], 2 do
-    list[#list + 1] = scanned[2][i]
+    if scanned[2][i] ~= ANCHOR then
+      list[#list + 1] = scanned[2][i]
+    end
   end
   return list
 end
@@ -75,8 +79,11 @@ function bring.sizes()
   local list = {}
   for i = 3, #ARGV do
     local key = KEYS[tonumber(ARGV[i])]
-    local command = redis.call('TYPE', key).ok == 'zset' and 'ZCARD' or 'HLEN'
-    list[#list + 1] = text(redis.call(command, key))
+    if redis.call('TYPE', key).ok == 'zset' then
+      list[#list + 1] = text(redis.call('ZCARD', key) - (redis.call('ZSCORE', key, ANCHOR) and 1 or 0))
+    else
+      list[#list + 1] = text(redis.call('HLEN', key) - redis.call('HEXISTS', key, ANCHOR))
+    end
   end
   return list
 end
@@ -84,7 +91,7 @@ end
 -- key, the member before: the next members of a sorted set
 function bring.members()
   local from = ARGV[4] == '' and '-' or '(' .. ARGV[4]
-  return redis.call('ZRANGEBYLEX', KEYS[tonumber(ARGV[3])], from, '+', 'LIMIT', 0, TOGETHER)
+  return redis.call('ZRANGEBYLEX', KEYS[tonumber(ARGV[3])], from, '(' .. ANCHOR, 'LIMIT', 0, TOGETHER)
 end
 
 -- key of notes, pairs of when and a receipt's key: the places of those that no note tells of
