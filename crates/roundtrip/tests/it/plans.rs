@@ -78,7 +78,8 @@ async fn loaded() -> Bench {
     bench
 }
 
-const OPTIONS: Options = Options { journal_entries: 10_000, spill_receipts: 1 << 14, lease_write_ms: 20 };
+/// The journal is full, and has more rows than a step may go through.
+const OPTIONS: Options = Options { journal_entries: 30 * ROWS_MAX, spill_receipts: 1 << 14, lease_write_ms: 20 };
 
 /// Takes some of those that wait, and answers them.
 async fn work(bench: &Bench, claim: u64, count: usize) {

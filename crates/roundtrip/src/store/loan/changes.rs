@@ -292,7 +292,7 @@ mod tests {
             let fixtures = [(route.key(), route)].into();
             let high = HighWater { seq: 1, entry: 1, receipt: 1, item: 1, group: 1 };
             let numbers = Numbers { newest_epoch: 1, high, journal_floor: 1, fixtures: 7, now: UnixMs(1000) };
-            let sight = Sight { epoch: 1, tokens: 0, numbers, fixtures: &fixtures, short: None };
+            let sight = Sight { epoch: 1, tokens: 0, numbers, fixtures: &fixtures };
             tick(self, Options::default(), &sight, &[op]).await.unwrap()
         }
     }

@@ -24,9 +24,9 @@ use crate::words::{GroupKey, Nonce, OccurrenceId, OrderKey, REPLY_BYTES_MAX, Req
 /// How many more are fetched for leases in random order that share a batch: each starts at
 /// another place.
 const RANDOM_MORE: usize = 256;
-/// How many more are fetched of a queue that ran short at hand, so that as many leases, and the
-/// answers to them, ask for nothing.
+/// How many are fetched at once of a queue that ran short at hand, and of how many bytes.
 const AHEAD: usize = 2048;
+const AHEAD_BYTES: usize = 4 << 20;
 
 /// A live request as it was fetched.
 #[derive(Clone, Debug)]
@@ -94,6 +94,30 @@ impl Fetched {
         Fetched::by(lender, wants, sight).await
     }
 
+    /// The next of a queue, with what answers to them will need besides: each of them is the first of its id, so
+    /// those are its receipt, those of its occurrences, and whoever is held behind it.
+    pub(super) async fn queue<L: Lender>(
+        lender: &mut L,
+        sight: &Sight<'_>,
+        route: RouteNo,
+        after: (u64, Seq),
+        some_are_held: bool,
+    ) -> Result<Fetched, L::Error> {
+        let reached = Needs::of(&[], sight.fixtures.values(), sight.numbers.now).reached;
+        let next = Want::Next { route, after, requests: AHEAD, reached, bytes: AHEAD_BYTES };
+        let mut fetched = Fetched::default();
+        fetched.fly(lender, vec![next]).await?;
+        let first = || fetched.live.values().map(|loaded| &loaded.request);
+        let ids: BTreeSet<RequestId> = first().map(|request| request.id).collect();
+        let shown =
+            first().flat_map(|request| request.occurrences.as_slice()).map(|occurrence| occurrence.id).collect();
+        let mut wants = vec![Want::Ended(ids.clone()), Want::Seen(shown)];
+        wants.extend(some_are_held.then(|| Want::Behind(ids.clone())));
+        fetched.fly(lender, wants).await?;
+        fetched.closed = ids;
+        Ok(fetched)
+    }
+
     /// What one flight brings, for a read.
     pub(super) async fn by<L: Lender>(
         lender: &mut L,
@@ -112,13 +136,9 @@ impl Fetched {
     /// What follows from what is here: what shares an id with what may end, what open
     /// groups are to be sealed with, lines of keys, stages of parcels.
     async fn follow<L: Lender>(&mut self, lender: &mut L, needs: &Needs, sight: &Sight<'_>) -> Result<(), L::Error> {
-        let more = self.more_named(sight);
+        let more = self.more_named();
         let mut wants = named(&more);
         wants.extend(self.bodies_of(&needs.bodies));
-        if sight.short.is_some() {
-            let shown = self.ahead(sight).flat_map(|request| request.occurrences.as_slice());
-            wants.push(Want::Seen(shown.map(|occurrence| occurrence.id).collect()));
-        }
         wants.extend(self.items_of(&needs.groups, sight, needs.prune.saturating_add(1)));
         self.fly(lender, wants).await?;
         self.closed.extend(&more.ids);
@@ -137,9 +157,8 @@ impl Fetched {
         (!known.is_empty()).then_some(Want::Bodies(known))
     }
 
-    fn more_named(&self, sight: &Sight<'_>) -> Needs {
+    fn more_named(&self) -> Needs {
         let mut more = Needs { ids: self.ending.clone(), ..Needs::default() };
-        more.ids.extend(self.ahead(sight).map(|request| request.id));
         for plan in self.tray.plans.values() {
             more.add_new(&plan.request);
         }
@@ -150,12 +169,6 @@ impl Fetched {
         }
         more.ids.retain(|id| !self.closed.contains(id) || more.bodies.contains(id));
         more
-    }
-
-    /// What is queued and may be handed out next, where more of that is fetched than is wanted now.
-    fn ahead(&self, sight: &Sight<'_>) -> impl Iterator<Item = &Request> {
-        let queued = self.live.values().filter(|loaded| loaded.listed.turn.is_some());
-        queued.map(|loaded| &loaded.request).filter(move |request| Some(request.route) == sight.short)
     }
 
     fn items_of(&self, named: &BTreeSet<GroupKey>, sight: &Sight<'_>, forgettable: usize) -> Option<Want> {
@@ -266,7 +279,7 @@ impl Fetched {
 
     /// All that come before the last of these are among them.
     fn note_reach(&mut self, want: &Want, rows: &[LiveRow]) {
-        let Want::Turns { route, from: 0, .. } = want else { return };
+        let (Want::Turns { route, from: 0, .. } | Want::Next { route, .. }) = want else { return };
         let last = rows.iter().filter_map(|row| Some((row.listed.turn?, row.request.seq))).max();
         self.reach.extend(last.map(|last| (*route, last)));
     }
@@ -380,7 +393,6 @@ fn leases(needs: &Needs, sight: &Sight<'_>) -> Vec<Want> {
             Some(QueueOrder::Random) => (random_place(sight.epoch, sight.tokens), RANDOM_MORE * (leases - 1)),
             // Those that come first are past theirs.
             Some(QueueOrder::Deadline) => (sight.numbers.now.0.saturating_add(1), 0),
-            _ if sight.short == Some(route) => (0, AHEAD),
             _ => (0, 0),
         };
         let bytes = REPLY_BYTES_MAX.saturating_mul(leases);

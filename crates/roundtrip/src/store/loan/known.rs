@@ -36,7 +36,9 @@ impl Known {
             }
             Want::Named { slots, .. } if slots.is_empty() && self.live() == 0 => none_live(),
             Want::Bodies(_) if self.live() == 0 => Some(Found::Bodies(Vec::new())),
-            Want::Turns { route, .. } if self.of(*route, StateKind::Queued) == 0 => none_live(),
+            Want::Turns { route, .. } | Want::Next { route, .. } if self.of(*route, StateKind::Queued) == 0 => {
+                none_live()
+            }
             Want::Claimed(_) | Want::Silent { .. } if self.all(StateKind::Leased) == 0 => none_live(),
             Want::Due { .. } if self.all(StateKind::Held) == 0 => none_live(),
             Want::Overdue { .. } if self.live() == 0 => none_live(),

@@ -79,8 +79,6 @@ pub(in crate::store) struct Sight<'a> {
     pub(in crate::store) numbers: Numbers,
     /// All of them, as they are at these numbers.
     pub(in crate::store) fixtures: &'a FixtureRows,
-    /// The route whose queue ran short at hand: more of it is fetched than is wanted, and with all that those to come will need.
-    pub(in crate::store) short: Option<RouteNo>,
 }
 
 impl Sight<'_> {

@@ -21,6 +21,7 @@ use super::fetch::{Fetched, Loaded};
 use super::known::Known;
 use super::record::Damaged;
 use super::tick::{Ticked, tick};
+use super::tray::Tray;
 use super::want::{Found, Lender, LiveRow, Reached, Want};
 use super::{Numbers, Sight};
 use crate::inbox::{RouteNo, State, StateKind, When};
@@ -54,7 +55,7 @@ pub(in crate::store) struct Shelf {
     states: HashMap<StateKind, u64>,
     bytes: usize,
     /// The route whose queue did not do for the last batch that came.
-    pub(in crate::store) short: Option<RouteNo>,
+    short: Option<RouteNo>,
 }
 
 /// A live request.
@@ -133,6 +134,7 @@ impl Shelf {
         sight: &Sight<'_>,
         batch: &[Op],
     ) -> Result<Option<(Ticked, Assumed)>, Damaged> {
+        self.short = None;
         let mut hand = Hand::new(self, batch);
         let done = tick(&mut hand, options, sight, batch).await;
         let assumed = hand.assumed;
@@ -148,6 +150,32 @@ impl Shelf {
             }
             Err(Away::Damaged(damaged)) => Err(damaged),
         }
+    }
+
+    /// Fetches more of the queue that ran short, if that was why the last batch could not be done: so many that leases and the
+    /// answers to them ask for nothing for long. Answers whether it did.
+    pub(in crate::store) async fn restock<L: Lender>(
+        &mut self,
+        lender: &mut L,
+        sight: &Sight<'_>,
+    ) -> Result<bool, L::Error> {
+        let Some(route) = self.short.take() else { return Ok(false) };
+        let Reach::To(last) = self.queues.get(&route).map_or(Reach::default(), |queue| queue.reach) else {
+            return Ok(false);
+        };
+        let fetched = Fetched::queue(lender, sight, route, last, self.known.all(StateKind::Held) > 0).await?;
+        self.learn_reach(&fetched);
+        let left_out = self.learn_live(&fetched, &fetched.tray);
+        self.learn_names(&fetched, &fetched.tray, &left_out);
+        self.reach_all(&[route].into());
+        self.shorten();
+        Ok(true)
+    }
+
+    /// Whether a batch could not be done since a queue ran short.
+    #[cfg(feature = "postgres")]
+    pub(in crate::store) fn is_short(&self) -> bool {
+        self.short.is_some()
     }
 
     /// What is known to have no receipt of the occurrences that were borrowed.
@@ -166,7 +194,6 @@ impl Shelf {
     /// as it is here.
     pub(in crate::store) fn learn(&mut self, ticked: &Ticked, changes: &Changes<'_>, before: &Numbers) {
         let Ticked { fetched, tray, .. } = ticked;
-        self.short = None;
         self.known = Known {
             counted: fetched.counted.clone(),
             paces: fetched.paces.iter().map(|(no, (epoch, pace))| (*no, *epoch, pace.clone())).collect(),
@@ -178,19 +205,9 @@ impl Shelf {
         let routes: BTreeSet<RouteNo> = live.map(|request| request.route).collect();
         self.reach_all(&routes);
         self.known.add(changes, before.newest_epoch);
-        for (route, last) in &fetched.reach {
-            let queue = self.queues.entry(*route).or_default();
-            if !queue.reach.has(*last) {
-                queue.reach = Reach::To(*last);
-            }
-        }
+        self.learn_reach(fetched);
         self.learn_parcels(fetched, changes);
-        let mut left_out = HashSet::new();
-        for (seq, loaded) in &fetched.live {
-            if !self.rows.contains_key(seq) && !self.put(loaded.clone(), tray.bodies.get(seq).cloned()) {
-                left_out.insert(loaded.request.id);
-            }
-        }
+        let mut left_out = self.learn_live(fetched, tray);
         for gone in &changes.gone {
             self.discard(gone.request.seq);
         }
@@ -201,6 +218,34 @@ impl Shelf {
                 left_out.insert(id);
             }
         }
+        self.learn_names(fetched, tray, &left_out);
+        self.reach_all(&routes);
+        self.shorten();
+    }
+
+    /// Keeps in mind up to where queues are at hand.
+    fn learn_reach(&mut self, fetched: &Fetched) {
+        for (route, last) in &fetched.reach {
+            let queue = self.queues.entry(*route).or_default();
+            if !queue.reach.has(*last) {
+                queue.reach = Reach::To(*last);
+            }
+        }
+    }
+
+    /// Keeps what was fetched and is not here; answers the ids of what was left out.
+    fn learn_live(&mut self, fetched: &Fetched, tray: &Tray) -> HashSet<RequestId> {
+        let mut left_out = HashSet::new();
+        for (seq, loaded) in &fetched.live {
+            if !self.rows.contains_key(seq) && !self.put(loaded.clone(), tray.bodies.get(seq).cloned()) {
+                left_out.insert(loaded.request.id);
+            }
+        }
+        left_out
+    }
+
+    /// Keeps what was found of ids and occurrences.
+    fn learn_names(&mut self, fetched: &Fetched, tray: &Tray, left_out: &HashSet<RequestId>) {
         for id in &fetched.closed {
             if let Some(of_id) = self.ids.get_mut(id) {
                 of_id.closed = !left_out.contains(id);
@@ -213,8 +258,6 @@ impl Shelf {
                 false => self.unseen.insert(*occurrence),
             };
         }
-        self.reach_all(&routes);
-        self.shorten();
     }
 
     /// Keeps the parcels that a tick fetched and left, and how many are under way now.
@@ -564,7 +607,7 @@ impl Lender for Hand<'_> {
 
     async fn fly(&mut self, wants: &[Want]) -> Result<Vec<Found>, Away> {
         let short = |want: &Want| match want {
-            Want::Turns { route, .. } => Some(*route),
+            Want::Turns { route, from: 0, .. } => Some(*route),
             _ => None,
         };
         wants.iter().map(|want| self.bring(want).ok_or(Away::NotHere { short: short(want) })).collect()
@@ -633,7 +676,9 @@ mod tests {
             let found = |want: &Want| match want {
                 Want::Named { ids, .. } => rows(&|loaded| ids.contains(&loaded.request.id), usize::MAX),
                 // Turns are as numbers are.
-                Want::Turns { requests, .. } => rows(&|loaded| loaded.listed.turn.is_some(), *requests),
+                Want::Next { requests, after: (_, after), .. } => {
+                    rows(&|loaded| loaded.listed.turn.is_some() && loaded.request.seq > *after, *requests)
+                }
                 Want::Counted => {
                     let mut counted: BTreeMap<_, u64> = BTreeMap::new();
                     for (loaded, _) in self.live.values() {
@@ -666,17 +711,16 @@ mod tests {
         /// What came of an operation and what was assumed; none, if more is needed than is here.
         async fn tick(&mut self, op: impl Into<Op>) -> Option<(Outcome, Assumed)> {
             let Alone { tokens, numbers, .. } = *self;
-            let sight = Sight { epoch: 1, tokens, numbers, fixtures: &self.fixtures, short: None };
+            let sight = Sight { epoch: 1, tokens, numbers, fixtures: &self.fixtures };
             let (ticked, assumed) = self.shelf.tick(Options::default(), &sight, &[op.into()]).await.unwrap()?;
             Some((self.write(&ticked), assumed))
         }
 
-        /// The same with what the server lends.
-        async fn borrow(&mut self, op: impl Into<Op>) -> Outcome {
+        /// Fetches more of the queue that ran short.
+        async fn restock(&mut self) -> bool {
             let Alone { tokens, numbers, .. } = *self;
-            let sight = Sight { epoch: 1, tokens, numbers, fixtures: &self.fixtures, short: self.shelf.short };
-            let ticked = tick(&mut self.server, Options::default(), &sight, &[op.into()]).await.unwrap();
-            self.write(&ticked)
+            let sight = Sight { epoch: 1, tokens, numbers, fixtures: &self.fixtures };
+            self.shelf.restock(&mut self.server, &sight).await.unwrap()
         }
 
         fn write(&mut self, ticked: &Ticked) -> Outcome {
@@ -817,7 +861,7 @@ mod tests {
     #[tokio::test]
     async fn a_queue_that_ran_short_is_fetched_ahead_with_what_its_answers_need() {
         let mut store = Alone::new();
-        let all = QUEUE_MAX as u64 + 2000;
+        let all = QUEUE_MAX as u64 + 1900;
         for first in (1..=all).step_by(500) {
             store.admit(first..(all + 1).min(first + 500)).await;
         }
@@ -825,10 +869,10 @@ mod tests {
         while store.grants(claim, 500).await.is_some() {
             claim += 1;
         }
-        assert_eq!((store.shelf.short, store.server.asked), (Some(RouteNo(0)), 0));
-        let lease = |claim| Lease { max: 500, claim: ClaimId(claim), ..samples::lease(1) };
-        let Outcome::Applied(Effect::Leased(grants)) = store.borrow(lease(claim)).await else { panic!("not leased") };
-        assert_eq!((store.shelf.short, store.server.asked), (None, 2), "the queue, and what shares ids with it");
+        assert_eq!(store.server.asked, 0);
+        assert!(store.restock().await && !store.restock().await, "once it has, it is short no more");
+        assert_eq!(store.server.asked, 2, "the queue, and what is known by its names");
+        let grants = store.grants(claim, 500).await.unwrap();
         let mut left = all - 500 * claim;
         while left > 0 {
             claim += 1;

@@ -24,6 +24,8 @@ pub(in crate::store) enum Want {
     /// All live requests with these ids, or with an id that one has which shows one of these
     /// occurrences or is a delivery of one of these slots. Brings `Live`.
     Named { ids: BTreeSet<RequestId>, occurrences: BTreeSet<OccurrenceId>, slots: BTreeSet<(LaneNo, Nonce)> },
+    /// Those that wait behind another with one of these ids. Brings `Live`.
+    Behind(BTreeSet<RequestId>),
     /// The bodies of all live requests with these ids. Brings `Bodies`.
     Bodies(BTreeSet<RequestId>),
     /// The bodies of these, in this order, until their payloads together are longer than so
@@ -41,6 +43,9 @@ pub(in crate::store) enum Want {
     /// then those before it; up to so many of either, none whose deadline is reached, and
     /// until their payloads together are as long as `bytes`. Brings `Live`.
     Turns { route: RouteNo, requests: usize, reached: Reached, bytes: usize, from: u64 },
+    /// The first of a route by turn and number that come after this one, with bodies: up to so many, none whose deadline
+    /// is reached, and until their payloads together are as long as `bytes`. Brings `Live`.
+    Next { route: RouteNo, after: (u64, Seq), requests: usize, reached: Reached, bytes: usize },
     /// What workers hold under these claims, with bodies. Brings `Live`.
     Claimed(BTreeSet<ClaimId>),
     /// Those whose due moment is reached: the first of each range. Brings `Live`.

@@ -18,6 +18,9 @@ use crate::words::{Encoding, GroupKey, ItemId, Nonce, OccurrenceId, Payload, Req
 
 const BY_ID: &str = "
 SELECT l.seq, l.record, l.state, l.turn, l.due, l.deadline FROM unnest($1::bytea[]) n(id) JOIN request l USING (id)";
+const BEHIND: &str = "
+SELECT l.seq, l.record, l.state, l.turn, l.due, l.deadline FROM unnest($1::bytea[]) n(id) JOIN request l USING (id)
+WHERE l.behind";
 /// All that share an id with whoever shows an occurrence or is a delivery of a slot.
 const NAMED: &str = "
 SELECT l.seq, l.record, l.state, l.turn, l.due, l.deadline FROM unnest($1::bytea[]) n(id) JOIN request l USING (id)
@@ -73,6 +76,15 @@ SELECT seq, record, state, turn, due, deadline, encoding, payload, trace FROM (
             WHERE q.route = $1 AND q.turn < $6 AND (l.deadline IS NULL OR NOT EXISTS (
                 SELECT FROM unnest($3::bigint[], $4::bigint[]) r(first, last) WHERE l.deadline BETWEEN first AND last))
             ORDER BY q.turn, q.seq LIMIT $2)) first) l
+WHERE l.before < $5";
+/// The next in order. Those before have gone, and their places in the index are passed over until they are cleared.
+const NEXT: &str = "
+SELECT seq, record, state, turn, due, deadline, encoding, payload, trace FROM (
+    SELECT *, sum(length(payload)) OVER (ORDER BY turn, seq) - length(payload) AS before FROM (
+        SELECT l.* FROM queued q JOIN live l USING (seq)
+        WHERE q.route = $1 AND (q.turn, q.seq) > ($6, $7) AND (l.deadline IS NULL OR NOT EXISTS (
+            SELECT FROM unnest($3::bigint[], $4::bigint[]) r(first, last) WHERE l.deadline BETWEEN first AND last))
+        ORDER BY q.turn, q.seq LIMIT $2) next) l
 WHERE l.before < $5";
 const CLAIMED: &str = "
 SELECT l.seq, l.record, l.state, l.turn, l.due, l.deadline, l.encoding, l.payload, l.trace
@@ -215,6 +227,7 @@ pub(super) fn call(want: &Want) -> Call<'_> {
             let occurrences = param(occurrence_bytes(occurrences));
             Call::new(NAMED, vec![param(id_bytes(ids)), occurrences, param(lanes), param(nonces)])
         }
+        Want::Behind(ids) => Call::new(BEHIND, vec![param(id_bytes(ids))]),
         Want::Bodies(ids) => Call::new(BODIES, vec![param(id_bytes(ids))]),
         Want::BodiesOf { seqs, bytes } => {
             let seqs: Vec<i64> = seqs.iter().map(|seq| int(seq.0)).collect();
@@ -229,6 +242,12 @@ pub(super) fn call(want: &Want) -> Call<'_> {
             let bounds = vec![param(i32::from(route.0)), param(few(*requests)), first, last];
             let more = [param(few(*bytes)), param(ordered(*from))];
             Call::new(TURNS, bounds.into_iter().chain(more).collect())
+        }
+        Want::Next { route, after: (turn, seq), requests, reached, bytes } => {
+            let (first, last) = ranges(reached);
+            let bounds = vec![param(i32::from(route.0)), param(few(*requests)), first, last];
+            let more = [param(few(*bytes)), param(ordered(*turn)), param(int(seq.0))];
+            Call::new(NEXT, bounds.into_iter().chain(more).collect())
         }
         Want::Claimed(claims) => {
             let claims: Vec<i64> = claims.iter().map(|claim| int(claim.0)).collect();
@@ -297,15 +316,18 @@ pub(super) fn call(want: &Want) -> Call<'_> {
 /// What these rows are, as the answer to a want.
 pub(super) fn found(want: &Want, rows: &[Row]) -> Result<Found, PgError> {
     Ok(match want {
-        Want::Turns { .. } | Want::Claimed(_) => {
+        Want::Turns { .. } | Want::Next { .. } | Want::Claimed(_) => {
             Found::Live(each(rows, |row| Ok(LiveRow { body: Some(body(row, 6)?), ..live(row)? }))?)
         }
         Want::Ready { .. } => {
             Found::Live(each(rows, |row| Ok(LiveRow { response: Some(payload(row, 6)?), ..live(row)? }))?)
         }
-        Want::Named { .. } | Want::Due { .. } | Want::Overdue { .. } | Want::Silent { .. } | Want::Dead { .. } => {
-            Found::Live(each(rows, live)?)
-        }
+        Want::Named { .. }
+        | Want::Behind(_)
+        | Want::Due { .. }
+        | Want::Overdue { .. }
+        | Want::Silent { .. }
+        | Want::Dead { .. } => Found::Live(each(rows, live)?),
         Want::Leased { .. } | Want::Routes(_) | Want::Lines(_) | Want::Page { .. } => Found::Live(each(rows, live)?),
         Want::Bodies(_) | Want::BodiesOf { .. } => Found::Bodies(each(rows, |row| Ok((seq(row)?, body(row, 1)?)))?),
         Want::Responses(_) => Found::Responses(each(rows, |row| Ok((seq(row)?, payload(row, 1)?)))?),

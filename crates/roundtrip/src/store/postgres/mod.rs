@@ -273,7 +273,7 @@ impl PostgresStore {
         let epoch = uint(row.try_get(0)?);
         let mut seen = Seen::default();
         let numbers = self.look("BEGIN", wire, &mut seen).await?;
-        let sight = Sight { epoch, tokens: 0, numbers, fixtures: &seen.fixtures, short: None };
+        let sight = Sight { epoch, tokens: 0, numbers, fixtures: &seen.fixtures };
         let ticked = loan::shorten_leases(wire, self.options, &sight).await?;
         let changes = ticked.changes()?;
         let mark = seen.tick.next().mark;
@@ -319,8 +319,17 @@ impl PostgresStore {
         let Some(guess) = seen.guess(&self.server) else { return Ok(None) };
         // If this ends early, the connection is dropped, and with it what it had begun.
         let Some(mut wire) = place.take().filter(|wire| !wire.is_closed()) else { return Ok(None) };
-        let sight = Sight { epoch, tokens: *tokens, numbers: guess, fixtures: &seen.fixtures, short: None };
-        let Some((ticked, assumed)) = seen.shelf.tick(self.options, &sight, batch).await? else {
+        let sight = Sight { epoch, tokens: *tokens, numbers: guess, fixtures: &seen.fixtures };
+        let mut done = seen.shelf.tick(self.options, &sight, batch).await?;
+        if done.is_none() && seen.shelf.is_short() {
+            if !self.restock(&mut wire, &mut seen.shelf, &sight, seen.tick).await? {
+                *place = Some(wire);
+                writer.forget();
+                return Ok(None);
+            }
+            done = seen.shelf.tick(self.options, &sight, batch).await?;
+        }
+        let Some((ticked, assumed)) = done else {
             *place = Some(wire);
             return Ok(None);
         };
@@ -359,6 +368,24 @@ impl PostgresStore {
             writer.wire = writer.wire.take().filter(|_| holds.is_ok());
         }
         holds.map(|_otherwise| None)
+    }
+
+    /// Fetches more of the queue that ran short at hand, unless somebody else has ticked since this tick.
+    async fn restock(
+        &self,
+        wire: &mut Wire,
+        shelf: &mut Shelf,
+        sight: &Sight<'_>,
+        tick: Tick,
+    ) -> Result<bool, PgError> {
+        let answers = wire.send("BEGIN", vec![Call::new(LOCK_NUMBERS, Vec::new())], "").await?;
+        let holds = self.server.numbers(&answers)?.1 == tick;
+        if holds {
+            let known = shelf.known.clone();
+            shelf.restock(&mut Desk { wire, known: &known }, sight).await?;
+        }
+        wire.run("ROLLBACK").await?;
+        Ok(holds)
     }
 
     /// Sends what a tick asks or writes. Of what it writes the first call makes sure that all is as
@@ -464,7 +491,7 @@ impl PostgresStore {
     ) -> Result<(Ticked, Numbers), PgError> {
         let numbers = self.look(begin, wire, &mut writer.seen).await?;
         let Writer { seen, tokens, .. } = writer;
-        let sight = Sight { epoch, tokens: *tokens, numbers, fixtures: &seen.fixtures, short: None };
+        let sight = Sight { epoch, tokens: *tokens, numbers, fixtures: &seen.fixtures };
         let mut desk = Desk { wire, known: &seen.shelf.known };
         Ok((loan::tick(&mut desk, self.options, &sight, batch).await?, numbers))
     }
@@ -480,7 +507,7 @@ impl PostgresStore {
         guess: Numbers,
     ) -> Result<(Ticked, Numbers), PgError> {
         let Writer { seen, tokens, .. } = &mut *writer;
-        let sight = Sight { epoch, tokens: *tokens, numbers: guess, fixtures: &seen.fixtures, short: seen.shelf.short };
+        let sight = Sight { epoch, tokens: *tokens, numbers: guess, fixtures: &seen.fixtures };
         let first = First::of(batch, &sight);
         let lock = vec![Call::new(LOCK_NUMBERS, Vec::new())];
         let (answers, found) = Desk { wire, known: &seen.shelf.known }.fly_after("BEGIN", lock, &first.wants).await?;

@@ -29,7 +29,7 @@ impl PostgresStore {
         let calls = vec![Call::new(NUMBERS, Vec::new()), Call::new(FIXTURES, vec![param(seen.version)])];
         let answers = wire.send(SNAPSHOT, calls, "").await?;
         let numbers = self.server.take_in(&answers, &mut seen)?;
-        let sight = Sight { epoch, tokens: 0, numbers, fixtures: &seen.fixtures, short: None };
+        let sight = Sight { epoch, tokens: 0, numbers, fixtures: &seen.fixtures };
         let reply = loan::read(wire, self.options, &sight, query).await?;
         wire.run("COMMIT").await?;
         Ok(reply)

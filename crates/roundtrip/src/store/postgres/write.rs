@@ -123,7 +123,8 @@ const DELETE_ITEMS: &str = "DELETE FROM item WHERE no = ANY($1::bigint[])";
 const APPEND_JOURNAL: &str = "
 INSERT INTO journal (first, last, previous, entries)
 SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bytea[], $4::bytea[])";
-const TRIM_JOURNAL: &str = "DELETE FROM journal WHERE first >= $1 AND last < $2";
+/// What begins before the bound, and of that what ends before it: no index knows of ends.
+const TRIM_JOURNAL: &str = "DELETE FROM journal WHERE first >= $1 AND first < $2 AND last < $2";
 const PUT_PACES: &str = "
 INSERT INTO pace (route, epoch, record)
 SELECT route, $2, record FROM unnest($1::integer[], $3::bytea[]) p(route, record)

@@ -113,7 +113,7 @@ impl Arguments {
             Want::Bodies(ids) | Want::Responses(ids) | Want::Ended(ids) | Want::GroupsOf(ids) if named == Some(ids) => {
                 own.push(THE_NAMED);
             }
-            Want::Bodies(ids) | Want::Responses(ids) | Want::Ended(ids) | Want::GroupsOf(ids) => {
+            Want::Behind(ids) | Want::Bodies(ids) | Want::Responses(ids) | Want::Ended(ids) | Want::GroupsOf(ids) => {
                 own.push_all(ids.iter().map(|id| id.0));
             }
             Want::Seen(occurrences) => own.push_all(occurrences.iter().map(|id| id.0)),
@@ -126,6 +126,13 @@ impl Arguments {
                 own.push_number(requests);
                 own.push_number(bytes);
                 own.push(from.to_be_bytes());
+                own.push_ranges(reached);
+            }
+            Want::Next { route, after: (turn, seq), requests, reached, bytes } => {
+                own.push(route.0.to_be_bytes());
+                own.push_number(requests);
+                own.push_number(bytes);
+                own.push([turn.to_be_bytes(), seq.0.to_be_bytes()].concat());
                 own.push_ranges(reached);
             }
             Want::Claimed(claims) => own.push_all(claims.iter().map(|claim| claim.0.to_be_bytes())),
@@ -200,6 +207,7 @@ impl Arguments {
 fn name_of(want: &Want) -> &'static str {
     match want {
         Want::Named { .. } => "named",
+        Want::Behind(_) => "behind",
         Want::Bodies(_) => "bodies",
         Want::BodiesOf { .. } => "bodies_of",
         Want::Responses(_) => "responses",
@@ -207,6 +215,7 @@ fn name_of(want: &Want) -> &'static str {
         Want::Seen(_) => "seen",
         Want::GroupsOf(_) => "groups_of",
         Want::Turns { .. } => "turns",
+        Want::Next { .. } => "next",
         Want::Claimed(_) => "claimed",
         Want::Due { .. } => "due",
         Want::Overdue { .. } => "overdue",
@@ -290,6 +299,7 @@ pub(super) struct Note {
 pub(super) fn found(want: &Want, value: Value, notes: &mut Vec<Note>) -> Result<Found, Damaged> {
     Ok(match want {
         Want::Named { .. }
+        | Want::Behind(_)
         | Want::Due { .. }
         | Want::Overdue { .. }
         | Want::Silent { .. }
@@ -298,7 +308,7 @@ pub(super) fn found(want: &Want, value: Value, notes: &mut Vec<Note>) -> Result<
         | Want::Routes(_)
         | Want::Lines(_)
         | Want::Page { .. } => Found::Live(each(value, |[_, row]| live_row(&row))?),
-        Want::Turns { .. } | Want::Claimed(_) => {
+        Want::Turns { .. } | Want::Next { .. } | Want::Claimed(_) => {
             Found::Live(each(value, |[_, row, of]| Ok(LiveRow { body: Some(body(of)?), ..live_row(&row)? }))?)
         }
         Want::Ready { .. } => {

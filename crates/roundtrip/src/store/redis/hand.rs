@@ -113,9 +113,14 @@ impl RedisStore {
         batch: &[Op],
     ) -> Result<Option<(Ticked, Launched<'_>)>, LinkError> {
         let Some(sent) = writer.sent.filter(|_| writer.shelf_version == known.version) else { return Ok(None) };
-        let sight =
-            Sight { epoch, tokens: writer.tokens, numbers: known.numbers, fixtures: &known.fixtures, short: None };
-        let Some((ticked, assumed)) = writer.shelf.tick(self.options, &sight, batch).await? else { return Ok(None) };
+        let sight = Sight { epoch, tokens: writer.tokens, numbers: known.numbers, fixtures: &known.fixtures };
+        let mut done = writer.shelf.tick(self.options, &sight, batch).await?;
+        let mut flight = self.server.flight(process, Mode::Look);
+        flight.start_from(known);
+        if done.is_none() && writer.shelf.restock(&mut flight, &sight).await? {
+            done = writer.shelf.tick(self.options, &sight, batch).await?;
+        }
+        let Some((ticked, assumed)) = done else { return Ok(None) };
         // A token that was issued is never issued again, whatever becomes of the commit.
         writer.tokens = ticked.tokens();
         let changes = ticked.changes()?;

@@ -290,7 +290,7 @@ impl RedisStore {
         let now = self.server.now(&known);
         let epoch = next_epoch(known.numbers.newest_epoch, now);
         let numbers = Numbers { newest_epoch: epoch, now, ..known.numbers };
-        let sight = Sight { epoch, tokens: 0, numbers, fixtures: &known.fixtures, short: None };
+        let sight = Sight { epoch, tokens: 0, numbers, fixtures: &known.fixtures };
         let ticked = loan::shorten_leases(&mut flight, self.options, &sight).await?;
         let brought = std::mem::take(&mut flight.brought);
         let known = Known { numbers, ..known };
@@ -374,8 +374,7 @@ impl RedisStore {
         writer.crowded = writer.crowded.saturating_sub(1);
         let mut flight = self.server.flight(process, mode);
         let known = self.stand(writer, &mut flight, epoch).await?;
-        let short = writer.shelf.short.filter(|_| matches!(flight.mode, Mode::Alone));
-        let sight = Sight { epoch, tokens: writer.tokens, numbers: known.numbers, fixtures: &known.fixtures, short };
+        let sight = Sight { epoch, tokens: writer.tokens, numbers: known.numbers, fixtures: &known.fixtures };
         if writer.rolled_back {
             let stopped = loan::stop_lanes(self.options, &sight);
             let done = Done {
@@ -492,7 +491,7 @@ impl RedisStore {
     /// What a read will ask for first, if the fixtures are still what they were.
     async fn first_wants(&self, known: &Known, epoch: u64, query: Query) -> Vec<Want> {
         let numbers = Numbers { now: self.server.now(known), ..known.numbers };
-        let sight = Sight { epoch, tokens: 0, numbers, fixtures: &known.fixtures, short: None };
+        let sight = Sight { epoch, tokens: 0, numbers, fixtures: &known.fixtures };
         let mut first = FirstWants::default();
         // It ends where it asks, or asks for nothing.
         let _ended = loan::read(&mut first, self.options, &sight, query).await;
@@ -515,7 +514,7 @@ impl RedisStore {
         }
         *self.read.lock().unwrap_or_else(PoisonError::into_inner) = Some(known.clone());
         let numbers = Numbers { now: self.server.now(&known), ..known.numbers };
-        let sight = Sight { epoch, tokens: 0, numbers, fixtures: &known.fixtures, short: None };
+        let sight = Sight { epoch, tokens: 0, numbers, fixtures: &known.fixtures };
         let reply = loan::read(&mut flight, self.options, &sight, query).await;
         if let Mode::Turn = mode {
             self.server.give_turn(&self.server.reading, process).await?;

@@ -199,7 +199,7 @@ impl RedisStore {
         let lacking = shower.lacking(&Texts::default().steps_of(&rows));
         let texts = fetch(&mut flight, lacking).await?;
         let shown = self.showing.commands(&shower, &texts.steps_of(&rows));
-        let sight = Sight { epoch, tokens: writer.tokens, numbers, fixtures: &known.fixtures, short: None };
+        let sight = Sight { epoch, tokens: writer.tokens, numbers, fixtures: &known.fixtures };
         let ticked = loan::nothing(self.options, &sight);
         let (changes, brought) = (ticked.changes()?, Brought::default());
         let page = Page {

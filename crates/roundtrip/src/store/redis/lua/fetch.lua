@@ -256,6 +256,17 @@ function bring.named(first, last)
   return found(LIVE, seqs_of(ids))
 end
 
+-- ids
+function bring.behind(first, last)
+  local seqs = {}
+  if redis.call('EXISTS', BEHIND) == 1 then
+    for i = first, last do
+      numbers_of(between(BEHIND, ARGV[i], FIRST8, LAST8, -1), seqs)
+    end
+  end
+  return found(LIVE, seqs)
+end
+
 -- ids, or '*'
 function bring.bodies(first, last)
   return found(BODY, seqs_of(ids_at(first, last)))
@@ -305,36 +316,46 @@ function bring.groups_of(first, last)
   return found(GROUP, groups)
 end
 
+-- Adds the numbers and rows of the first so many of the queue between two members whose deadlines are not reached.
+local function take_turns(after, high, wanted, ranges, seqs, rows)
+  local taken, passed = 0, 0
+  while taken < wanted and passed <= PASS_OVER_MAX do
+    local count = passed > 0 and math.max(wanted - taken, MERGE) or wanted - taken
+    local members = redis.call('ZRANGEBYLEX', QUEUE, after, high, 'LIMIT', 0, count)
+    if #members == 0 then
+      return
+    end
+    local part = numbers_of(members)
+    local part_rows = get_all(LIVE, part)
+    for i = 1, #part do
+      if is_reached(part_rows[i], ranges) then
+        passed = passed + 1
+      elseif taken < wanted then
+        taken = taken + 1
+        seqs[#seqs + 1] = part[i]
+        rows[#rows + 1] = part_rows[i]
+      end
+    end
+    after = '(' .. members[#members]
+  end
+end
+
 -- route, how many, bytes, from, ranges
 function bring.turns(first, last)
   local route, wanted, bytes, from = ARGV[first], tonumber(ARGV[first + 1]), tonumber(ARGV[first + 2]), ARGV[first + 3]
   local ranges, seqs, rows = ranges_at(first + 4, last), {}, {}
-  local function take(low, high)
-    local taken, passed, after = 0, 0, '[' .. low
-    while taken < wanted and passed <= PASS_OVER_MAX do
-      local count = passed > 0 and math.max(wanted - taken, MERGE) or wanted - taken
-      local members = redis.call('ZRANGEBYLEX', QUEUE, after, high, 'LIMIT', 0, count)
-      if #members == 0 then
-        return
-      end
-      local part = numbers_of(members)
-      local part_rows = get_all(LIVE, part)
-      for i = 1, #part do
-        if is_reached(part_rows[i], ranges) then
-          passed = passed + 1
-        elseif taken < wanted then
-          taken = taken + 1
-          seqs[#seqs + 1] = part[i]
-          rows[#rows + 1] = part_rows[i]
-        end
-      end
-      after = '(' .. members[#members]
-    end
-  end
-  take(route .. from, '[' .. route .. LAST8 .. LAST8)
+  take_turns('[' .. route .. from, '[' .. route .. LAST8 .. LAST8, wanted, ranges, seqs, rows)
   if from ~= FIRST8 then
-    take(route, '(' .. route .. from)
+    take_turns('[' .. route, '(' .. route .. from, wanted, ranges, seqs, rows)
   end
+  return with_bodies(seqs, rows, bytes)
+end
+
+-- route, how many, bytes, turn and number after which, ranges
+function bring.next(first, last)
+  local route, wanted, bytes, after = ARGV[first], tonumber(ARGV[first + 1]), tonumber(ARGV[first + 2]), ARGV[first + 3]
+  local ranges, seqs, rows = ranges_at(first + 4, last), {}, {}
+  take_turns('(' .. route .. after, '[' .. route .. LAST8 .. LAST8, wanted, ranges, seqs, rows)
   return with_bodies(seqs, rows, bytes)
 end
 
