@@ -113,6 +113,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     if only == Some("bloat") {
         postgres::bloat(&mut report, scale)?;
     }
+    if only == Some("receipts") {
+        postgres::receipts(&mut report, scale)?;
+    }
     if only.is_none() {
         report.write("bench/results/latest.json")?;
     }

@@ -255,3 +255,110 @@ pub(crate) fn bloat(report: &mut Report, scale: Scale) -> Result<(), Failure> {
     report.store = "sqlite";
     Ok(())
 }
+
+/// Among how many partitions receipts are shared out, where they are.
+const PARTITIONS: u64 = 8;
+/// How many receipts one transaction looks for, puts and forgets.
+const RECEIPTS: u64 = 500;
+const LOOK_FOR: &str = "SELECT count(*) FROM unnest($1::bytea[]) n(id) JOIN kept USING (id)";
+const KEEP: &str = "INSERT INTO kept (id, until, record)
+    SELECT id, $2, '\\x00112233445566778899'::bytea FROM unnest($1::bytea[]) n(id)";
+const FORGET: &str = "DELETE FROM kept WHERE until < $1";
+
+/// How receipts are forgotten.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Forgetting {
+    /// One table, from which upkeep deletes.
+    Deleted,
+    /// A partition for each span of time, of which the oldest is dropped.
+    Dropped,
+}
+
+/// A table of receipts, each of a transaction's at one time.
+struct Receipts {
+    client: Client,
+    look_for: Statement,
+    keep: Statement,
+    forgetting: Forgetting,
+    /// How many transactions' worth are kept.
+    kept: u64,
+}
+
+impl Receipts {
+    async fn open(url: &str, forgetting: Forgetting, kept: u64) -> Result<Receipts, Failure> {
+        let client = connect(url).await?;
+        let partitioned = if forgetting == Forgetting::Dropped { "PARTITION BY RANGE (until)" } else { "" };
+        let table = format!(
+            "CREATE TABLE kept (id bytea NOT NULL, until bigint NOT NULL, record bytea NOT NULL) {partitioned};
+             CREATE INDEX ON kept USING hash (id); CREATE INDEX ON kept (until);
+             SET enable_seqscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off"
+        );
+        client.batch_execute(&table).await?;
+        let (look_for, keep) = (client.prepare(LOOK_FOR).await?, client.prepare(KEEP).await?);
+        Ok(Receipts { client, look_for, keep, forgetting, kept })
+    }
+
+    /// Looks for as many as it puts, and forgets as many of the oldest.
+    async fn tick(&self, time: u64) -> Result<(), Failure> {
+        let ids: Vec<_> = (time * RECEIPTS..(time + 1) * RECEIPTS).map(id).collect();
+        let ids: Vec<&[u8]> = ids.iter().map(|id| &id.0[..]).collect();
+        let (client, now, oldest) =
+            (&self.client, i64::try_from(time)?, i64::try_from(time.saturating_sub(self.kept))?);
+        self.turn_over(time).await?;
+        let (_, known, _, _, _) = tokio::try_join!(
+            client.batch_execute("BEGIN"),
+            client.query_one(&self.look_for, &[&ids]),
+            client.execute(&self.keep, &[&ids, &now]),
+            async {
+                if self.forgetting == Forgetting::Dropped { Ok(0) } else { client.execute(FORGET, &[&oldest]).await }
+            },
+            client.batch_execute("COMMIT"),
+        )?;
+        assert_eq!(known.get::<_, i64>(0), 0, "all are new");
+        Ok(())
+    }
+
+    /// Makes the partition that begins at this time, and drops the one that is over.
+    async fn turn_over(&self, time: u64) -> Result<(), Failure> {
+        let span = self.kept / PARTITIONS;
+        if self.forgetting == Forgetting::Deleted || !time.is_multiple_of(span) {
+            return Ok(());
+        }
+        let (no, end) = (time / span, time + span);
+        let new = format!("CREATE TABLE kept_{no} PARTITION OF kept FOR VALUES FROM ({time}) TO ({end})");
+        self.client.batch_execute(&new).await?;
+        if let Some(over) = no.checked_sub(PARTITIONS + 1) {
+            self.client.batch_execute(&format!("DROP TABLE kept_{over}")).await?;
+        }
+        Ok(())
+    }
+}
+
+/// Fills a table of receipts, and then keeps as many, for as long again; answers how many a second.
+async fn keep_receipts(server: &PostgresServer, forgetting: Forgetting, receipts: u64) -> Result<f64, Failure> {
+    let kept = receipts / RECEIPTS;
+    let table = Receipts::open(&server.url("").replace("?schema=", ""), forgetting, kept).await?;
+    for time in 0..kept {
+        table.tick(time).await?;
+    }
+    table.client.batch_execute("CHECKPOINT").await?;
+    let started = std::time::Instant::now();
+    for time in kept..2 * kept {
+        table.tick(time).await?;
+    }
+    let rate = receipts as f64 / started.elapsed().as_secs_f64();
+    table.client.batch_execute("DROP TABLE kept; CHECKPOINT").await?;
+    Ok(rate)
+}
+
+/// What receipts cost in one table, from which they are deleted, beside partitions that are dropped.
+pub(crate) fn receipts(report: &mut Report, scale: Scale) -> Result<(), Failure> {
+    report.store = "postgres";
+    let server = PostgresServer::start(&SIZED)?;
+    let rate = |forgetting| runtime()?.block_on(keep_receipts(&server, forgetting, scale.backlog as u64));
+    let (deleted, dropped) = (rate(Forgetting::Deleted)?, rate(Forgetting::Dropped)?);
+    let (bench, beside) = (format!("postgres, {} receipts, deleted", scale.backlog), "dropped by partition".to_owned());
+    report.speed(bench, deleted, beside, dropped, "receipts/s");
+    report.store = "sqlite";
+    Ok(())
+}

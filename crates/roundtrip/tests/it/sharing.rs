@@ -35,6 +35,7 @@ macro_rules! sharing_by_polling {
     ($harness:expr) => {
         crate::sharing::cases! { $harness =>
             no_request_is_handed_out_to_two_processes
+            a_long_queue_is_handed_out_in_order_although_a_stranger_writes
             a_request_that_two_processes_admit_is_admitted_once
             batches_on_their_way_are_done_once_although_a_stranger_came_first
             a_lane_has_one_owner_among_processes
@@ -93,6 +94,33 @@ pub(crate) async fn no_request_is_handed_out_to_two_processes(Two { one, other, 
     let ids: BTreeSet<_> = taken.iter().map(|grant| grant.id).collect();
     let tokens: BTreeSet<_> = taken.iter().map(|grant| grant.token).collect();
     assert_eq!((taken.len(), ids.len(), tokens.len()), (200, 200, 200));
+}
+
+/// A process that is alone has the first of a long queue at hand, and fetches more when they run short; unless somebody
+/// wrote since.
+pub(crate) async fn a_long_queue_is_handed_out_in_order_although_a_stranger_writes(Two { one, other, .. }: Two) {
+    let long = RoutePolicy { capacity: 10_000, work_on: Gate::Seen, ..policy() };
+    one.apply_one(Define { route: route(), policy: long }).await.unwrap();
+    for first in (1..7000).step_by(500) {
+        one.apply_one(Admit { cursor: None, requests: requests(first..first + 500) }).await.unwrap();
+    }
+    let mut taken = Vec::new();
+    for claim in 1.. {
+        if claim == 13 {
+            other.apply_one(Admit { cursor: None, requests: requests(7001..=7001) }).await.unwrap();
+        }
+        let outcome = one.apply_one(Lease { claim: ClaimId(claim), ..lease(500) }).await.unwrap();
+        let Outcome::Applied(Effect::Leased(grants)) = outcome else { panic!("{outcome:?}") };
+        if grants.is_empty() {
+            break;
+        }
+        if claim % 5 == 0 {
+            let answers = grants.iter().take(50).map(|grant| answer(grant).into()).collect();
+            assert!(one.apply(answers).await.unwrap().iter().all(Outcome::holds));
+        }
+        taken.extend(grants.into_iter().map(|grant| grant.id));
+    }
+    assert!(taken.iter().copied().eq((1..=7001).map(id)), "{} were handed out, or not in order", taken.len());
 }
 
 pub(crate) async fn a_request_that_two_processes_admit_is_admitted_once(Two { one, other, .. }: Two) {

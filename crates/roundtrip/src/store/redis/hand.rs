@@ -115,10 +115,19 @@ impl RedisStore {
         let Some(sent) = writer.sent.filter(|_| writer.shelf_version == known.version) else { return Ok(None) };
         let sight = Sight { epoch, tokens: writer.tokens, numbers: known.numbers, fixtures: &known.fixtures };
         let mut done = writer.shelf.tick(self.options, &sight, batch).await?;
-        let mut flight = self.server.flight(process, Mode::Look);
-        flight.start_from(known);
-        if done.is_none() && writer.shelf.restock(&mut flight, &sight).await? {
-            done = writer.shelf.tick(self.options, &sight, batch).await?;
+        if done.is_none() {
+            let mut flight = self.server.flight(process, Mode::Look);
+            flight.start_from(known);
+            done = match writer.shelf.restock(&mut flight, &sight).await {
+                Ok(true) => writer.shelf.tick(self.options, &sight, batch).await?,
+                Ok(false) => None,
+                // Somebody else wrote: whoever borrows starts from that.
+                Err(LinkError::Moved) => {
+                    writer.forget();
+                    None
+                }
+                Err(error) => return Err(error),
+            };
         }
         let Some((ticked, assumed)) = done else { return Ok(None) };
         // A token that was issued is never issued again, whatever becomes of the commit.
