@@ -307,8 +307,8 @@ impl Receipts {
         self.turn_over(time).await?;
         let (_, known, _, _, _) = tokio::try_join!(
             client.batch_execute("BEGIN"),
-            client.query_one(&self.look_for, &[&ids]),
-            client.execute(&self.keep, &[&ids, &now]),
+            async { client.query_one(&self.look_for, &[&ids]).await },
+            async { client.execute(&self.keep, &[&ids, &now]).await },
             async {
                 if self.forgetting == Forgetting::Dropped { Ok(0) } else { client.execute(FORGET, &[&oldest]).await }
             },

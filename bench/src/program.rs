@@ -49,6 +49,7 @@ fn api(store: Arc<dyn Store>) -> Router {
         keys: None,
         calls_per_second: None,
         wait_max: Duration::from_secs(30),
+        store_wait_max: Duration::from_secs(30),
         body_bytes_max: LIMITS.body_bytes_max,
     };
     // As the program runs it: everything is counted.
