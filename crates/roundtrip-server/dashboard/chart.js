@@ -38,7 +38,10 @@ const alone = (values) =>
   values.flatMap((value, n) =>
     (value ?? null) !== null && (values[n - 1] ?? null) === null && (values[n + 1] ?? null) === null ? [n] : [],
   );
-const newest = (values) => values?.findLast((value) => value !== null) ?? null;
+/** The newest length of time that is over: what is shown while nobody points at another. */
+const newest = (times) => Math.max(times.length - 2, 0);
+/** Lengths of time up to this, in seconds, are told as now. */
+const NOW_S = 15;
 
 /** Draws lines into a box, or brings them up to date. `lines`: name, color, and values; null is a hole. */
 export async function draw(element, times, lines, unit) {
@@ -62,7 +65,7 @@ export async function draw(element, times, lines, unit) {
     {
       width: element.clientWidth,
       height: HEIGHT,
-      padding: [10, 8, 0, 0],
+      padding: [10, 22, 0, 0],
       cursor: { y: false, points: { size: 6 }, drag: { x: false, y: false } },
       legend: { live: true },
       scales: { x: { time: true }, y: { range: (_, low, high) => [0, Math.max(high ?? 0, unit === "ms" ? 10 : 1) * 1.1] } },
@@ -79,8 +82,14 @@ export async function draw(element, times, lines, unit) {
       series: [
         {
           label: "",
-          value: (_, at) =>
-            at === null ? "now" : times.length && times[times.length - 1] - times[0] > 86400 ? date(at * 1000) : time(at * 1000),
+          // The times are the plot's own: it outlives those that it was made with.
+          value: ({ data: [times] }, at) => {
+            if (times.length < 2) return "now";
+            const say = times.at(-1) - times[0] > 86400 ? date : time;
+            if (at !== null) return say(at * 1000);
+            const end = times[newest(times) + 1];
+            return end - times[newest(times)] > NOW_S ? `until ${say(end * 1000)}` : "now";
+          },
         },
         ...lines.map((line) => ({
           label: line.name,
@@ -90,9 +99,9 @@ export async function draw(element, times, lines, unit) {
           points: { show: true, size: 5, filter: (plot, series) => alone(plot.data[series]) },
           dash: line.dash,
           fill: line.fill && `color-mix(in srgb, ${color(line.color)} 10%, transparent)`,
-          value: (plot, value, _, at) => {
-            const shown = value ?? (at === null ? newest(plot.data[plot.series.findIndex((one) => one.label === line.name)]) : null);
-            return shown === null ? "–" : say(shown);
+          value: (plot, value, series, at) => {
+            const shown = at === null ? plot.data[series][newest(plot.data[0])] : value;
+            return (shown ?? null) === null ? "–" : say(shown);
           },
         })),
       ],

@@ -67,7 +67,7 @@ export function doctors({ findings }, lanes, refresh) {
 }
 
 /** What is wrong with a listener, and what the doctor calls it; one at the head of a chain that stands still is not late. Pure. */
-function held(one) {
+export function held(one) {
   if (one.state === "halted") return ["listener_halted", `stopped: ${one.detail ?? "a person must look"}`];
   if (one.state === "waits") return ["listener_waits", `waits: ${one.detail ?? "its chain does not answer"}`];
   if (one.behind_blocks > LATE_BLOCKS) return ["listener_behind", `is ${plural(one.behind_blocks, "block")} behind its chain`];
@@ -174,9 +174,17 @@ const aged = (looked_at_ms) =>
   looked_at_ms !== undefined &&
   h("p", { class: "quiet aged", title: date(looked_at_ms) }, `Nodes, accounts and tools were asked ${ago(looked_at_ms)}.`);
 
-export const list = (items, looked_at_ms) =>
+/** `still`: the station that stands still, if one does: nothing may be broken, and still all is not well. */
+export const list = (items, looked_at_ms, still) =>
   items.length === 0
-    ? h("div", {}, h("p", { class: "all-well" }, "Nothing needs you."), aged(looked_at_ms))
+    ? h(
+        "div",
+        {},
+        still
+          ? h("p", {}, h("strong", {}, `${still.name} stands still: `), `${count(still.backlog)} ${still.says}. Nothing is known to be broken.`)
+          : h("p", { class: "all-well" }, "Nothing needs you."),
+        aged(looked_at_ms),
+      )
     : h(
         "div",
         {},

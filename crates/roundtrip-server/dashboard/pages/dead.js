@@ -178,7 +178,7 @@ async function mend(remedy, filter, refresh) {
   const rest = preview.total - named.length;
   const list = new URLSearchParams({ state: "dead", ...(filter.route && { route: filter.route }), ...(said && { q: `"${said}"` }) });
   const { told, ...words } = REMEDIES[remedy](preview.total);
-  const content = h(
+  const touched = h(
     "div",
     { class: "preview", tabindex: "0", role: "group", "aria-label": "What is touched" },
     h(
@@ -201,13 +201,15 @@ async function mend(remedy, filter, refresh) {
       { class: "plain examples", "aria-label": "Examples" },
       named.map(({ id, error }) => h("li", {}, requestLink(id), " ", h("span", { class: "quiet" }, error?.text))),
     ),
-    h(
-      "p",
-      { class: "quiet" },
-      rest > 0 && `and ${count(rest)} more. `,
-      h("a", { href: `#/requests?${list}` }, said ? `All dead letters that say “${said}”` : "The list of them"),
-    ),
   );
+  // Beside what scrolls, so that it is seen that there are more.
+  const more = h(
+    "p",
+    { class: "quiet" },
+    rest > 0 && `and ${count(rest)} more. `,
+    h("a", { href: `#/requests?${list}` }, said ? `All dead letters that say “${said}”` : "The list of them"),
+  );
+  const content = h("div", {}, touched, more);
   const work = async (say) => {
     let after,
       done = 0,

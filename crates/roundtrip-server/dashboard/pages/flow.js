@@ -2,6 +2,7 @@
 
 import { h } from "../dom.js";
 import { icon } from "../parts.js";
+import { held } from "./attention.js";
 import { about, count, now, rate, short, stateOn } from "../words.js";
 
 /** How many of the newest full seconds a rate is of. */
@@ -90,6 +91,9 @@ export function stations(counts, speed) {
   return found;
 }
 
+/** The station that holds the others up, if nothing leaves it. Pure. */
+export const still = (counts, speed) => stations(counts, speed).find((station) => station.bottleneck && station.rate <= STILL);
+
 /** An arrow as thick as its traffic. */
 const arrow = (perSecond) =>
   h(
@@ -124,7 +128,7 @@ const level = (backlog, most) => (backlog ? Math.max(0.06, Math.log10(1 + backlo
 export function flow(counts, speed, listeners) {
   const found = stations(counts, speed);
   const most = Math.max(...found.map((station) => station.backlog));
-  const lagging = listeners.filter((one) => one.state === "halted" || one.state === "waits").length;
+  const lagging = listeners.filter(held).length;
   const [confirmed, kept] = ["confirmed", "kept"].map((state) => sum(counts.filter((one) => one.state === state)));
   return h(
     "div",

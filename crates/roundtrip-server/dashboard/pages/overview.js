@@ -7,7 +7,7 @@ import { command, empty, head, routeLink, section, shares, status, table } from 
 import { age, count, plural } from "../words.js";
 import { attention, list } from "./attention.js";
 import { lookedAt } from "./doctor.js";
-import { flow, rates, told } from "./flow.js";
+import { flow, rates, still, told } from "./flow.js";
 
 const NOW_MS = 30_000;
 
@@ -46,7 +46,7 @@ export function page({ refresh }) {
       const speed = rates(data.recent);
       return [
         head("Overview", `${plural(live, "live request")} on ${plural(data.routes.length, "route")}`),
-        list(attention(data, refresh), lookedAt()),
+        list(attention(data, refresh), lookedAt(), still(data.counts, speed)),
         section("Flow", null, flow(data.counts, speed, data.listeners)),
         section(
           "Over time",

@@ -322,7 +322,10 @@ fn postgres(server: &PostgresVitals) -> Vec<Finding> {
         server.oldest_snapshot_s > SNAPSHOT_S_MAX,
         Kind::Store,
         Level::Look,
-        format!("a snapshot is held for {} s, and keeps the server from clearing up", server.oldest_snapshot_s),
+        format!(
+            "a snapshot is held for {}, and keeps the server from clearing up",
+            lasting(server.oldest_snapshot_s.saturating_mul(1000))
+        ),
         "end the report, the backup or the idle transaction that holds it (pg_stat_activity.xact_start)",
     );
     about.when(
@@ -410,14 +413,22 @@ fn told<T>(all: &Result<Vec<T>, String>, name: &str, of: impl Fn(&T) -> Vec<Find
     }
 }
 
+/// A length of time in the largest unit of which it has two or more.
+fn lasting(ms: u64) -> String {
+    const UNITS: [(u64, &str); 3] = [(86_400_000, "d"), (3_600_000, "h"), (60_000, "min")];
+    let unit = UNITS.into_iter().find(|(unit, _)| ms >= 2 * unit);
+    let (unit, name) = unit.unwrap_or((1000, "s"));
+    format!("{} {name}", ms / unit)
+}
+
 /// The tool that works on a route, as whoever calls it finds it, or as it answers now.
 fn tool(tool: &ToolFacts, now_ms: u64) -> Vec<Finding> {
     let mut about = About::named("tool of route", &tool.route);
     match &tool.found {
         ToolFound::Called(Some(Away { since, why })) => {
             let found = format!(
-                "it cannot be asked, for {} s now: {why}; requests wait for it, at no cost",
-                now_ms.saturating_sub(since.0) / 1000
+                "it cannot be asked, for {} now: {why}; requests wait for it, at no cost",
+                lasting(now_ms.saturating_sub(since.0))
             );
             about.say(Kind::ToolAway, Level::Look, found, AWAY_TO_DO);
         }
@@ -470,14 +481,14 @@ fn route(facts: &RouteFacts, tool_is_away: bool, now_ms: u64) -> Vec<Finding> {
     if let Some(queued) = of(StateKind::Queued).filter(|_| !view.paused) {
         let age = now_ms.saturating_sub(queued.oldest_at.0);
         let waiting = counted(queued.requests, "request waits for a worker", "requests wait for a worker");
-        let found = format!("{waiting}, the oldest came in {} s ago", age / 1000);
+        let found = format!("{waiting}, the oldest came in {} ago", lasting(age));
         let to_do = "start workers for it, or more of them; look at their logs, and at its tool, if it has one";
         about.when(age > QUEUED_MS_MAX, Kind::NoWorker, Level::Look, found, to_do);
     }
     if let Some(sent) = of(StateKind::Assigned) {
         let age = now_ms.saturating_sub(sent.oldest_at.0);
         let unmined = counted(sent.requests, "answer is sent and not mined", "answers are sent and not mined");
-        let found = format!("{unmined}, of a request that came in {} s ago", age / 1000);
+        let found = format!("{unmined}, of a request that came in {} ago", lasting(age));
         let to_do = "`roundtrip lanes list` says which lane is held up; see docs/operations.md, a lane is stuck";
         about.when(age > SENT_MS_MAX, Kind::NotMined, Level::Look, found, to_do);
     }
@@ -485,7 +496,7 @@ fn route(facts: &RouteFacts, tool_is_away: bool, now_ms: u64) -> Vec<Finding> {
         let age = now_ms.saturating_sub(since.0);
         let ready = of(StateKind::Ready).map_or(1, |ready| ready.requests);
         let undelivered = counted(ready, "answer is not delivered", "answers are not delivered");
-        let found = format!("{undelivered}, the oldest is there since {} s", age / 1000);
+        let found = format!("{undelivered}, the oldest has waited for {}", lasting(age));
         let to_do = format!(
             "see that {} takes them, and that a process with the role send runs; its log says what the receiver answers. They go out by themselves then",
             view.policy.destination.as_ref().map_or("its destination", |to| to.as_str())
@@ -630,7 +641,7 @@ fn lag(about: &mut About, listener: &WireListener) {
             age > BEHIND_MS_MAX,
             Kind::ListenerOld,
             Level::Look,
-            format!("what was read of {origin} is {} s old", age / 1000),
+            format!("what was read of {origin} is {} old", lasting(age)),
             "see that a process with the role listen runs, and that its nodes are not behind themselves",
         ),
         (Some(_), None) => {}

@@ -113,7 +113,7 @@ fn a_route_is_full_paused_or_waits_for_somebody() {
     check(&found(true, &[], 0), &[(Level::Look, "routes resume price")]);
     check(&found(false, &[count(StateKind::Dead, 3)], 0), &[(Level::Look, "dead list --route price")]);
     check(&found(false, &[count(StateKind::Queued, 3)], 1_500_000), &[(Level::Well, "3 of 100")]);
-    check(&found(false, &[count(StateKind::Queued, 3)], 1_700_000), &[(Level::Look, "700 s ago")]);
+    check(&found(false, &[count(StateKind::Queued, 3)], 1_700_000), &[(Level::Look, "11 min ago")]);
     check(&found(false, &[count(StateKind::Assigned, 1)], 1_700_000), &[(Level::Look, "a lane is stuck")]);
     let unreached = Unreached { requests: 3, why: "nobody is there".to_owned() };
     let waiting = RouteFacts { unreached, ..facts(false, &[]) };
@@ -142,7 +142,7 @@ fn answers_that_a_receiver_does_not_take_are_told() {
         (
             Some(UnixMs(1_000_000)),
             1_301_000,
-            (Level::Look, "7 answers are not delivered, the oldest is there since 301 s"),
+            (Level::Look, "7 answers are not delivered, the oldest has waited for 5 min"),
         ),
         (Some(UnixMs(1_000_000)), 1_301_000, (Level::Look, "see that hooks takes them")),
     ] {
@@ -292,7 +292,7 @@ fn a_listener_waits_is_halted_or_lags() {
     let waits = WireListener { state: ListenerState::Waits, detail: why, behind_blocks: None, ..base.clone() };
     check(&listener(&waits), &[(Level::Look, "it waits: why")]);
     check(&listener(&WireListener { behind_blocks: Some(500), ..base.clone() }), &[(Level::Look, "500 blocks")]);
-    check(&listener(&WireListener { behind_ms: Some(900_000), ..base }), &[(Level::Look, "main is 900 s old")]);
+    check(&listener(&WireListener { behind_ms: Some(900_000), ..base }), &[(Level::Look, "main is 15 min old")]);
 }
 
 #[test]
