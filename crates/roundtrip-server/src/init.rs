@@ -1,7 +1,7 @@
 //! A configuration to start from.
 
 use std::fs::OpenOptions;
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::path::Path;
 
 use anyhow::Context;
@@ -12,7 +12,12 @@ pub const STARTER: &str = include_str!("starter.toml");
 /// Writes it; a file that is there is left alone.
 pub fn write(file: &Path) -> anyhow::Result<()> {
     let opened = OpenOptions::new().write(true).create_new(true).open(file);
-    let mut opened = opened.with_context(|| format!("{} cannot be written", file.display()))?;
+    let mut opened = match opened {
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+            anyhow::bail!("{} is there already; nothing was changed", file.display())
+        }
+        opened => opened.with_context(|| format!("{} cannot be written", file.display()))?,
+    };
     opened.write_all(STARTER.as_bytes()).with_context(|| format!("{} cannot be written", file.display()))
 }
 

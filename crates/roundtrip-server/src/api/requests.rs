@@ -83,7 +83,7 @@ pub(super) struct BulkItem {
 #[derive(Clone, Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Bulk {
-    /// The requests; all are stored, or none.
+    /// The requests; those that are no conflict are stored in one commit.
     pub requests: Vec<BulkItem>,
 }
 
@@ -480,7 +480,7 @@ fn payload_of(headers: &HeaderMap, bytes: Bytes) -> Result<Payload, Problem> {
     Ok(Payload { encoding, bytes })
 }
 
-/// Submits many requests: all are stored in one commit, or none.
+/// Submits many requests: all that are no conflict are stored in one commit, or none.
 ///
 /// Those that were stored before are recognised. One whose key or id was used for something else,
 /// also among these, is told as a `conflict`; it keeps the others from nothing.

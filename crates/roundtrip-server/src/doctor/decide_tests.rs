@@ -71,7 +71,7 @@ fn a_postgres_server_must_sync_and_clear_up() {
     check(&postgres(&with(vec![table(90_000, 30_000)])), &[(Level::Well, "1 MiB")]);
     check(&postgres(&with(vec![table(10, 30_000)])), &[(Level::Look, "VACUUM")]);
     let held = PostgresVitals { oldest_snapshot_s: 900, idle_slots: 1, connections: 85, ..server };
-    check(&postgres(&held), &[(Level::Look, "900 s"), (Level::Look, "pg_drop"), (Level::Look, "85 of 100")]);
+    check(&postgres(&held), &[(Level::Look, "15 min"), (Level::Look, "pg_drop"), (Level::Look, "85 of 100")]);
 }
 
 #[test]

@@ -31,7 +31,7 @@ const NOBODY_THERE: &str = "--url http://127.0.0.1:1";
 
 /// All of them. `run` is what the scene runs.
 const ALL: [Tried; 32] = [
-    tried("init", &["other.toml"], ("", "cannot be written")),
+    tried("init", &["other.toml"], ("", "is there already")),
     tried("check", &["", "--offline"], ("--config missing.toml", "missing.toml cannot be read")),
     tried("run", &[], ("--config missing.toml", "missing.toml cannot be read")),
     tried("requests list", &["", "--route plain --state queued --json"], ("--state asleep", "is no state")),
