@@ -18,8 +18,8 @@ use roundtrip_evm::{ContractCall, EvmChain, EvmChainOptions, EvmRoute, Gas, Outc
 use super::routes::{address, nodes};
 use super::{Findings, Plan};
 use crate::config::{
-    ChainConfig, DestinationConfig, KeepConfig, ListSinkConfig, OnTimeoutConfig, QuarantineConfig, SendOrderConfig,
-    Span, TransactionsConfig, WebhookConfig,
+    ChainConfig, Config, DestinationConfig, KeepConfig, ListSinkConfig, OnTimeoutConfig, QuarantineConfig,
+    SendOrderConfig, Span, TransactionsConfig, WebhookConfig,
 };
 use crate::run::read_secret;
 use crate::shelf::Shelf;
@@ -236,6 +236,12 @@ fn lanes(
         }
     }
     found
+}
+
+/// Whether something is sent from a lane.
+pub(super) fn uses(config: &Config, lane: &str) -> bool {
+    let mut sent = config.destinations.values().filter_map(|destination| destination.transactions.as_ref());
+    sent.any(|to| to.lanes.iter().any(|named| named == lane))
 }
 
 #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is checked to be in range")]

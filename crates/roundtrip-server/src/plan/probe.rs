@@ -4,10 +4,10 @@
 
 use roundtrip_evm::Rpc;
 
-use super::Plan;
 use super::destinations::wrong_with_secret;
 use super::routes::address;
 use super::work::signing_key;
+use super::{Plan, destinations};
 use crate::config::{ChainConfig, Config, Fault, Loaded};
 
 impl Plan {
@@ -87,10 +87,10 @@ fn contracts_on<'a>(config: &'a Config, chain: &str) -> Vec<(Vec<String>, &'a st
     found
 }
 
-/// Finds out whether keys and secrets are there and fit: of lanes, of webhooks and of tools.
+/// Finds out whether keys and secrets are there and fit: of lanes that something is sent from, of webhooks and of tools.
 async fn probe_keys(loaded: &Loaded, faults: &mut Vec<Fault>) {
     let config = &loaded.config;
-    for (name, lane) in &config.lanes {
+    for (name, lane) in config.lanes.iter().filter(|(name, _)| destinations::uses(config, name)) {
         if let Err(error) = lane.signer.open().await {
             faults.push(loaded.fault(&["lanes", name, "signer"], error.to_string()));
         }

@@ -168,8 +168,6 @@ function = "answer("
         "roundtrip.toml:2:1: store.url: no file can be made in /proc",
         "roundtrip.toml:6:9: chains.main.urls.0: ",
         "roundtrip.toml:9:1: lanes.first.signer: no secret in the environment variable NOT_SET_ANYWHERE",
-        // Also of a lane that nothing is sent from yet.
-        "roundtrip.toml:12:1: lanes.idle.signer: no secret in the environment variable NOT_SET_ANYWHERE",
         "roundtrip.toml:16:1: routes.price.on_duplicate: `votes` says how many are needed",
         "roundtrip.toml:17:1: routes.price.lease: a lease of no length",
         "roundtrip.toml:18:1: routes.price.rate: a rate of nothing",
