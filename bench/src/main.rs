@@ -5,11 +5,14 @@
 //! `--quick` takes fewer rounds, `--only=NAME` one part, `--soak` the large store instead.
 
 mod backlog;
+#[cfg(feature = "chains")]
 mod evm;
 mod floor;
 mod lifecycle;
+#[cfg(feature = "chains")]
 mod listening;
 mod postgres;
+#[cfg(feature = "program")]
 mod program;
 mod redis;
 mod report;
@@ -66,12 +69,15 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     if wanted("stations") {
         stations::beside_bare(&mut report, scale)?;
     }
+    #[cfg(feature = "chains")]
     if wanted("evm") {
         evm::beside_bare_loop(&mut report, scale).map_err(|error| error as Box<dyn std::error::Error>)?;
     }
+    #[cfg(feature = "chains")]
     if wanted("listening") {
         listening::beside_bare_loop(&mut report, scale).map_err(|error| error as Box<dyn std::error::Error>)?;
     }
+    #[cfg(feature = "program")]
     if wanted("program") {
         program::beside_the_library(&mut report, scale)?;
     }

@@ -63,15 +63,13 @@ async fn open(server: &PostgresServer, schema: &str) -> Result<Batched<PostgresS
     Ok(store)
 }
 
-async fn ours(server: &PostgresServer, in_flight: usize, backlog: usize, count: u64) -> Result<Measured, Failure> {
+async fn ours(server: &PostgresServer, in_flight: usize, count: u64) -> Result<Measured, Failure> {
     let watch = connect(&server.url("").replace("?schema=", "")).await?;
-    let schema = format!("ours_{in_flight}_{backlog}");
+    let schema = format!("ours_{in_flight}");
     let store = open(server, &schema).await?;
-    servers::admit(&store, backlog).await?;
-    // What the filling left to write and to clear up is not what is measured.
     watch.batch_execute("CHECKPOINT").await?;
     let before = logged(&watch).await?;
-    let rate = run(store.clone(), &[], backlog as u64, in_flight, count).await?;
+    let rate = run(store.clone(), &[], 0, in_flight, count).await?;
     let each = (logged(&watch).await? - before) / count as f64;
     store.close().await?;
     watch.batch_execute(&format!("DROP SCHEMA {schema} CASCADE; CHECKPOINT")).await?;
@@ -153,7 +151,7 @@ async fn floor(server: &PostgresServer, in_flight: usize, count: u64) -> Result<
 pub(crate) fn beside_floor(report: &mut Report, scale: Scale, in_flights: &[usize]) -> Result<(), Failure> {
     report.store = "postgres";
     let server = PostgresServer::start(&SIZED)?;
-    let ours = |in_flight, count| runtime()?.block_on(ours(&server, in_flight, 0, count));
+    let ours = |in_flight, count| runtime()?.block_on(ours(&server, in_flight, count));
     let floor = |in_flight, count| runtime()?.block_on(floor(&server, in_flight, count));
     servers::beside_floor(report, scale, in_flights, "hand-written loop", ours, floor)?;
     report.store = "sqlite";
@@ -173,7 +171,7 @@ pub(crate) fn beside_unsent(report: &mut Report, scale: Scale) -> Result<(), Fai
             Ok(rate)
         })
     };
-    servers::beside_unsent(report, scale, sent, |count| runtime()?.block_on(ours(&server, IN_FLIGHT, 0, count)))?;
+    servers::beside_unsent(report, scale, sent, |count| runtime()?.block_on(ours(&server, IN_FLIGHT, count)))?;
     report.store = "sqlite";
     Ok(())
 }
@@ -182,7 +180,16 @@ pub(crate) fn beside_unsent(report: &mut Report, scale: Scale) -> Result<(), Fai
 pub(crate) fn flatness(report: &mut Report, scale: Scale) -> Result<(), Failure> {
     report.store = "postgres";
     let server = PostgresServer::start(&SIZED)?;
-    servers::flatness(report, scale, |backlog, count| runtime()?.block_on(ours(&server, IN_FLIGHT, backlog, count)))?;
+    let filled = async |schema, backlog| {
+        let store = open(&server, schema).await?;
+        servers::admit(&store, backlog).await?;
+        // What the filling left to write is not what is measured.
+        connect(&server.url("").replace("?schema=", "")).await?.batch_execute("CHECKPOINT").await?;
+        Ok(store)
+    };
+    let ours =
+        async |store: &Batched<PostgresStore>, first, count| run(store.clone(), &[], first, IN_FLIGHT, count).await;
+    runtime()?.block_on(servers::flatness(report, scale, filled, ours))?;
     report.store = "sqlite";
     Ok(())
 }

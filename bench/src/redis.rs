@@ -97,13 +97,10 @@ impl Toll {
     }
 }
 
-async fn ours(server: &RedisServer, in_flight: usize, backlog: usize, count: u64) -> Result<Measured, Failure> {
+async fn ours(server: &RedisServer, in_flight: usize, count: u64) -> Result<Measured, Failure> {
     let store = open(server, "ours").await?;
-    servers::admit(&store, backlog).await?;
-    // To write the log anew takes a processor, which the filling is to blame for.
-    rewritten(server).await?;
     let before = Toll::so_far(server).await?;
-    let rate = run(store.clone(), &[], backlog as u64, in_flight, count).await?;
+    let rate = run(store.clone(), &[], 0, in_flight, count).await?;
     let each = before.since(server, "ours", count).await?;
     store.close().await?;
     empty(server).await?;
@@ -208,7 +205,7 @@ async fn memory(server: &RedisServer) -> Result<(f64, f64), Failure> {
 pub(crate) fn beside_floor(report: &mut Report, scale: Scale, in_flights: &[usize]) -> Result<(), Failure> {
     report.store = "redis";
     let server = start()?;
-    let ours = |in_flight, count| runtime()?.block_on(ours(&server, in_flight, 0, count));
+    let ours = |in_flight, count| runtime()?.block_on(ours(&server, in_flight, count));
     let floor = |in_flight, count| runtime()?.block_on(floor(&server, in_flight, count));
     servers::beside_floor(report, scale, in_flights, "hand-written script", ours, floor)?;
     report.store = "sqlite";
@@ -227,7 +224,7 @@ pub(crate) fn beside_unsent(report: &mut Report, scale: Scale) -> Result<(), Fai
             Ok(rate)
         })
     };
-    servers::beside_unsent(report, scale, sent, |count| runtime()?.block_on(ours(&server, IN_FLIGHT, 0, count)))?;
+    servers::beside_unsent(report, scale, sent, |count| runtime()?.block_on(ours(&server, IN_FLIGHT, count)))?;
     report.store = "sqlite";
     Ok(())
 }
@@ -342,7 +339,18 @@ pub(crate) fn growth(report: &mut Report, scale: Scale) -> Result<(), Failure> {
 pub(crate) fn flatness(report: &mut Report, scale: Scale) -> Result<(), Failure> {
     report.store = "redis";
     let server = start()?;
-    servers::flatness(report, scale, |backlog, count| runtime()?.block_on(ours(&server, IN_FLIGHT, backlog, count)))?;
+    let filled = async |name, backlog| {
+        let store = open(&server, name).await?;
+        servers::admit(&store, backlog).await?;
+        Ok(store)
+    };
+    let ours = async |store: &Batched<RedisStore>, first, count| {
+        let before = Toll::so_far(&server).await?;
+        let rate = run(store.clone(), &[], first, IN_FLIGHT, count).await?;
+        before.since(&server, "ours", count).await?;
+        Ok(rate)
+    };
+    runtime()?.block_on(servers::flatness(report, scale, filled, ours))?;
     report.store = "sqlite";
     Ok(())
 }

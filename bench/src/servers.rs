@@ -79,16 +79,28 @@ pub(crate) fn beside_unsent(
     Ok(())
 }
 
-/// Speed with a small and a large backlog; ours is told how large it is, and how many lifecycles to run.
-pub(crate) fn flatness(
+/// Speed with a small and a large backlog. Both are there all the while and take turns, so that they meet the same
+/// weather; ours opens one of this name with so many waiting, and runs so many lifecycles on it from a number on.
+pub(crate) async fn flatness<S: Store + 'static>(
     report: &mut Report,
     scale: Scale,
-    ours: impl Fn(usize, u64) -> Result<Measured, Failure>,
+    open: impl AsyncFn(&'static str, usize) -> Result<Batched<S>, Failure>,
+    ours: impl AsyncFn(&Batched<S>, u64, u64) -> Result<f64, Failure>,
 ) -> Result<(), Failure> {
-    let count = (scale.lifecycles * 64) as u64;
-    let ((large, _), (small, _)) = (ours(scale.backlog, count)?, ours(SMALL, count)?);
+    let count = (scale.lifecycles * 32) as u64;
+    let (large, small) = (open("large", scale.backlog).await?, open("small", SMALL).await?);
+    let (mut of_large, mut of_small) = (Vec::new(), Vec::new());
+    for round in 0..2 * scale.rounds as u64 {
+        // What is in flight when a round ends was admitted, too.
+        let more = round * (count + 2 * IN_FLIGHT as u64);
+        of_large.push(ours(&large, scale.backlog as u64 + more, count).await?);
+        of_small.push(ours(&small, SMALL as u64 + more, count).await?);
+    }
+    large.close().await?;
+    small.close().await?;
+    eprintln!("  large {of_large:.0?}, small {of_small:.0?}");
     let bench = format!("{}, backlog {}", report.store, scale.backlog);
-    report.speed(bench, large, format!("backlog {SMALL}"), small, "lifecycles/s");
+    report.speed(bench, median(of_large), format!("backlog {SMALL}"), median(of_small), "lifecycles/s");
     Ok(())
 }
 

@@ -169,6 +169,7 @@ pub(crate) enum By {
     BareLoop,
     Worker,
     /// A worker of the client's, over a stream to the program's API.
+    #[cfg(feature = "program")]
     Stream,
 }
 
@@ -181,6 +182,7 @@ pub(crate) async fn rate(by: By, store: Arc<dyn Store>, in_flight: usize, count:
     match by {
         By::BareLoop => stations.spawn(work_bare(store.clone())),
         By::Worker => stations.spawn(work_in_process(store.clone(), Starts::default())),
+        #[cfg(feature = "program")]
         By::Stream => stations.spawn(crate::program::work_over_stream(store.clone(), HANDFUL)),
     };
     stations.spawn(admit_all(store.clone()));

@@ -3,6 +3,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use roundtrip::clock::{Clock, ManualClock};
 use roundtrip::sender::LaneStatus;
@@ -195,20 +196,58 @@ async fn a_newer_format_is_refused_if_it_needs_a_newer_version() {
     let (place, clock) = (OnServer::default(), Arc::new(ManualClock::at(START)));
     let older = place.store(clock.clone(), OPTIONS).await;
     older.apply_one(Define { route: route(), policy: policy() }).await.unwrap();
-    upgrade(&place, "2", "1");
+    upgrade(&place, "3", "2");
     older.apply_one(Admit { cursor: None, requests: vec![request(1)] }).await.unwrap();
     let another = place.store(clock, OPTIONS).await;
     another.apply_one(Admit { cursor: None, requests: vec![request(2)] }).await.unwrap();
     assert_eq!(older.counts().await.unwrap()[0].requests, 2);
-    assert_eq!(place.said("HGET", "numbers", &["format"]), "2", "what is newer stays so");
-    upgrade(&place, "3", "3");
+    assert_eq!(place.said("HGET", "numbers", &["format"]), "3", "what is newer stays so");
+    upgrade(&place, "4", "4");
     let refusals = [
         older.apply_one(Admit { cursor: None, requests: vec![request(3)] }).await.err(),
         older.counts().await.err(),
         RedisStore::new(&place.0, OPTIONS).unwrap().start().await.err(),
     ];
     for refused in refusals {
-        assert!(matches!(refused, Some(StoreError::NewerFormat { found: 3, known: 1, .. })), "{refused:?}");
+        assert!(matches!(refused, Some(StoreError::NewerFormat { found: 4, known: 2, .. })), "{refused:?}");
+    }
+}
+
+/// A large commit is at the server before it is known whether it is to be done. Whoever gives it up in between, at
+/// whatever moment, leaves none of it, and a connection that the next call can use.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_large_commit_that_is_given_up_at_any_moment_is_whole_or_not_there() {
+    const LARGE: u64 = 64;
+    let (place, clock) = (OnServer::default(), Arc::new(ManualClock::at(START)));
+    let store = place.store(clock.clone(), OPTIONS).await;
+    let policy = RoutePolicy { capacity: 100_000, ..policy() };
+    store.apply_one(Define { route: route(), policy }).await.unwrap();
+    let mut given_up = 0;
+    for n in 0..100 {
+        let requests: Vec<_> = (n * LARGE..(n + 1) * LARGE).map(request).collect();
+        let admit = || Admit { cursor: None, requests: requests.clone() };
+        let patience = Duration::from_micros(30 * n);
+        given_up += u64::from(tokio::time::timeout(patience, store.apply_one(admit())).await.is_err());
+        let there = store.counts().await.unwrap().iter().map(|count| count.requests).sum::<u64>();
+        assert!([n * LARGE, (n + 1) * LARGE].contains(&there), "{there} after {n}");
+        assert!(store.apply_one(admit()).await.unwrap().holds());
+    }
+    assert!(given_up > 0, "none was given up");
+    let all = place.store(clock, OPTIONS).await.counts().await.unwrap();
+    assert_eq!(all.iter().map(|count| count.requests).sum::<u64>(), 100 * LARGE);
+}
+
+/// Before the first release what is queued was listed in another way; nobody has such a store but by accident.
+#[tokio::test]
+async fn a_format_from_before_the_first_release_is_refused() {
+    let (place, clock) = (OnServer::default(), Arc::new(ManualClock::at(START)));
+    let store = place.store(clock, OPTIONS).await;
+    store.apply_one(Define { route: route(), policy: policy() }).await.unwrap();
+    upgrade(&place, "1", "1");
+    let refusals = [store.counts().await.err(), RedisStore::new(&place.0, OPTIONS).unwrap().start().await.err()];
+    for refused in refusals {
+        let Some(StoreError::Io { reason, .. }) = refused else { panic!("{refused:?}") };
+        assert!(reason.contains("format 1"), "{reason}");
     }
 }
 

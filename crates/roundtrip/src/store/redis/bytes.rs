@@ -57,7 +57,10 @@ pub(super) fn members(request: &Request, listed: &Listed) -> Vec<Member> {
     let (seq, route) = (request.seq.0.to_be_bytes(), request.route.0.to_be_bytes());
     let mut members = Vec::with_capacity(6);
     let mut list = |key, parts: &[&[u8]]| members.push(Member::new(key, parts));
-    list(Key::State, &[&route, &[listed.state as u8], &seq]);
+    // Where all have the turn 0, a queue is in the order of numbers: it tells of their state, too.
+    if listed.turn != Some(0) {
+        list(Key::State, &[&route, &[listed.state as u8], &seq]);
+    }
     if let Some(turn) = listed.turn {
         list(Key::Queue, &[&route, &turn.to_be_bytes(), &seq]);
     }

@@ -4,7 +4,7 @@ use super::RedisStore;
 use crate::store::condition::{Condition, place};
 use crate::store::{Options, StoreError};
 
-/// Asks the server. There is one format so far, so none is older; a server that does not keep what it acknowledges is
+/// Asks the server. No release has another format, so none is brought up to date; a server that does not keep what it acknowledges is
 /// refused.
 pub(in crate::store) async fn condition(url: &str) -> Result<Condition, StoreError> {
     let server = RedisStore::new(url, Options::default())?.server;

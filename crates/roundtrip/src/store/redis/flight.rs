@@ -10,7 +10,7 @@ use super::ask::{Arguments, bytes, found, list, number};
 use super::keys::Script;
 use super::link::{Link, LinkError};
 use super::put::Brought;
-use super::{FORMAT, NEEDS};
+use super::{FORMAT, NEEDS, OLDEST};
 use crate::store::disk::{Fixture, HighWater};
 use crate::store::loan::{Changes, Damaged, FixtureRows, Found, Lender, Numbers, Want, decode};
 
@@ -284,6 +284,9 @@ impl Flight<'_> {
         let (format, needs) = (number_or(numbers.next(), 0)?, number_or(numbers.next(), 0)?);
         if needs > u64::from(FORMAT) {
             return Err(LinkError::Newer(u32::try_from(needs).unwrap_or(u32::MAX)));
+        }
+        if version > 0 && format < u64::from(OLDEST) {
+            return Err(LinkError::Older(u32::try_from(format).unwrap_or(u32::MAX)));
         }
         let mut rows = BTreeMap::new();
         while let (Some(_name), record) = (fixtures.next(), fixtures.next()) {

@@ -1,7 +1,8 @@
 //! Ticks that need nothing from the server but their commit, for a process that is alone.
 
-use redis::Value;
+use redis::{Cmd, Value};
 
+use super::ahead::Ahead;
 use super::ask::{Arguments, bytes, list, number};
 use super::flight::{Certain, Heard, Known, Mode};
 use super::keys::{COMMIT_KEYS, Key};
@@ -55,6 +56,11 @@ fn said_done(answer: Value) -> Result<Option<Heard>, LinkError> {
     let is_done = bytes(answer.next())? == b"done";
     let heard = Heard::now(number(answer.next())?);
     Ok(is_done.then_some(heard))
+}
+
+/// Whether none of the fields is there that were asked for.
+fn is_nothing(found: &Value) -> bool {
+    matches!(found, Value::Array(values) if values.iter().all(|value| *value == Value::Nil))
 }
 
 impl RedisStore {
@@ -118,7 +124,7 @@ impl RedisStore {
         if done.is_none() {
             let mut flight = self.server.flight(process, Mode::Look);
             flight.start_from(known);
-            done = match writer.shelf.restock(&mut flight, &sight).await {
+            done = match writer.shelf.restock(&mut Ahead(flight), &sight).await {
                 Ok(true) => writer.shelf.tick(self.options, &sight, batch).await?,
                 Ok(false) => None,
                 // Somebody else wrote: whoever borrows starts from that.
@@ -154,32 +160,61 @@ impl RedisStore {
 
     /// Sends a commit that does nothing unless all is as expected; nothing, if it is known not to
     /// be. A script does it at once; but it takes the server longer to read many arguments as a
-    /// script's than as those of commands.
+    /// script's than as those of commands, so of a large commit it sees none.
     async fn launch(&self, done: &Done<'_>, changes: &Changes<'_>) -> Result<Option<Launched<'_>>, LinkError> {
         let link = &self.server.writing;
         let is_large = changes.live.len() + changes.gone.len() > SCRIPT_ROWS_MAX;
-        let (keys, arguments) = self.expectations(done, Some(changes).filter(|_| !is_large && !changes.is_empty()))?;
         if !is_large {
+            let writes = Some(changes).filter(|changes| !changes.is_empty());
+            let (keys, arguments) = self.expectations(done, done.assumed, writes)?;
             let call = async move { link.call_on(&keys, &self.server.commit, &arguments).await };
             return Ok(Some(Launched::Script(Sent::now(call).await)));
         }
+        let (keys, arguments) = self.expectations(done, &Assumed::default(), None)?;
+        let reads = self.reads(done.assumed);
+        // Where there is no connection, whoever borrows makes one.
+        let Some(line) = link.line().await else { return Ok(None) };
         // The server answers once it has done the commit before this one: meanwhile there is enough to do here.
-        let looks = Sent::now(link.watch_on(&keys, &self.server.commit, &arguments)).await;
+        let looks = line.look(&reads, &keys, &self.server.commit, &arguments).await;
         let mut commands = self.server.commands(done.known, changes, &Brought::default(), done.tag)?;
         commands.extend([self.server.publish(done.ticked, done.epoch), redis::cmd("TIME")]);
-        if said_done(looks.land().await?)?.is_none() {
-            return Ok(None);
+        // They are at the server by the time that it has looked, so that it need not wait for more than the word.
+        let prepared = line.prepare(commands).await;
+        let is_expected = match looks.land().await {
+            Ok((found, script)) => said_done(script)?.is_some() && found.iter().all(is_nothing),
+            Err(LinkError::Moved) => return Ok(None),
+            Err(_) if link.is_torn() => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        if is_expected {
+            return Ok(Some(Launched::Commit(prepared.launch().await)));
         }
-        match link.launch(commands).await {
-            Ok(commit) => Ok(Some(Launched::Commit(commit))),
-            // The connection that watched is gone, so nothing was sent.
-            Err(LinkError::Moved) => Ok(None),
+        match prepared.discard().await {
+            Ok(()) | Err(LinkError::Moved) => Ok(None),
             Err(error) => Err(error),
         }
     }
 
+    /// Reads that bring nothing if what was taken to be absent is.
+    fn reads(&self, assumed: &Assumed) -> Vec<Cmd> {
+        let ids = Arguments::of(assumed.ids.iter().map(|id| id.0));
+        let occurrences = Arguments::of(assumed.occurrences.iter().map(|occurrence| occurrence.0));
+        let of = |key| match key {
+            Key::Id | Key::Ended => (key, &ids),
+            _ => (key, &occurrences),
+        };
+        let live = [Key::Id, Key::Shown].into_iter().filter(|_| !assumed.has_all_live);
+        let all = live.chain([Key::Ended, Key::Seen]).map(of).filter(|(_, fields)| !fields.ends.is_empty());
+        all.map(|(key, fields)| self.server.writing.on("HMGET", key, fields)).collect()
+    }
+
     /// The keys that `commit.lua` needs, what it is to make sure of, and what it then writes, if anything.
-    fn expectations(&self, done: &Done<'_>, writes: Option<&Changes<'_>>) -> Result<(Vec<Key>, Arguments), Damaged> {
+    fn expectations(
+        &self,
+        done: &Done<'_>,
+        assumed: &Assumed,
+        writes: Option<&Changes<'_>>,
+    ) -> Result<(Vec<Key>, Arguments), Damaged> {
         let (mut keys, mut arguments) = (COMMIT_KEYS.to_vec(), Arguments::of([done.process]));
         arguments.push_number(done.known.version);
         arguments.push_number(done.sent.version);
@@ -189,9 +224,9 @@ impl RedisStore {
             None => arguments.push_number(done.known.numbers.now.0),
         }
         arguments.push_number(LATE_MAX.as_millis());
-        arguments.push(if done.assumed.has_all_live { "ended" } else { "all" });
-        arguments.push_counted(&Arguments::of(done.assumed.ids.iter().map(|id| id.0)));
-        arguments.push_counted(&Arguments::of(done.assumed.occurrences.iter().map(|occurrence| occurrence.0)));
+        arguments.push(if assumed.has_all_live { "ended" } else { "all" });
+        arguments.push_counted(&Arguments::of(assumed.ids.iter().map(|id| id.0)));
+        arguments.push_counted(&Arguments::of(assumed.occurrences.iter().map(|occurrence| occurrence.0)));
         let Some(changes) = writes else {
             arguments.push_all(["", ""]);
             return Ok((keys, arguments));

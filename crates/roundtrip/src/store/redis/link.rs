@@ -12,7 +12,8 @@
 //! ```
 //!
 //! Whoever means to commit watches `numbers` from its fetch on: the commit is a transaction
-//! that does nothing if `numbers` changed since, or if it is another connection by then.
+//! that does nothing if `numbers` changed since, or if it is another connection by then. Its commands may be sent before
+//! it is known whether it is to be done: they wait at the server for its end, and a connection that lacks one is given up.
 //!
 //! A store has one slot, so following what a node says is all that a cluster asks for; no
 //! map of slots is kept. An error that a node gives by name means that the script wrote
@@ -21,6 +22,7 @@
 
 use std::error::Error;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use redis::aio::ConnectionLike;
@@ -65,6 +67,9 @@ pub(super) enum LinkError {
     /// A newer version wrote it.
     #[error("it has format {0}")]
     Newer(u32),
+    /// A version wrote it that was never released.
+    #[error("it has format {0}, of a version from before the first release, which this one does not read")]
+    Older(u32),
     /// Others ticked all the time.
     #[error("others had the turn for too long")]
     Crowded,
@@ -78,6 +83,9 @@ impl LinkError {
             LinkError::Moved | LinkError::RolledBack | LinkError::Crowded => return StoreError::Unknown,
             LinkError::Newer(found) => {
                 return StoreError::NewerFormat { path: server.to_owned(), found, known: super::FORMAT };
+            }
+            older @ LinkError::Older(_) => {
+                return StoreError::Io { path: server.to_owned(), reason: older.to_string() };
             }
             LinkError::Server(error) => (error, false),
             LinkError::Away(error) => (error, true),
@@ -143,6 +151,8 @@ pub(super) struct Link {
     place: Place,
     keys: Vec<String>,
     to: Mutex<To>,
+    /// Whether the connection was left in the middle of a transaction.
+    is_torn: AtomicBool,
 }
 
 /// Where the connection leads.
@@ -157,7 +167,7 @@ struct To {
 
 impl Link {
     pub(super) fn new(place: Place, keys: Vec<String>) -> Link {
-        Link { place, keys, to: Mutex::default() }
+        Link { place, keys, to: Mutex::default(), is_torn: AtomicBool::new(false) }
     }
 
     /// Calls a script with these arguments.
@@ -181,14 +191,24 @@ impl Link {
         self.call_watching(script, None, arguments, true).await
     }
 
-    /// The same, with a script that needs no other keys than these.
-    pub(super) async fn watch_on(
-        &self,
-        keys: &[Key],
-        script: &Script,
-        arguments: &Arguments,
-    ) -> Result<Value, LinkError> {
-        self.call_watching(script, Some(keys), arguments, true).await
+    /// Whether somebody gave up in the middle of a transaction, so that what was sent since may have become part of it.
+    pub(super) fn is_torn(&self) -> bool {
+        self.is_torn.load(Ordering::Acquire)
+    }
+
+    /// The connection as it is, for what must go out on one. If there is none, whatever it watched is forgotten.
+    pub(super) async fn line(&self) -> Option<Line<'_>> {
+        let connection = self.to.lock().await.connection.clone();
+        let connection = connection.filter(|_| !self.is_torn())?;
+        Some(Line { link: self, connection })
+    }
+
+    /// What a command reads. Nothing keeps it together with others but a commit of the caller's that fails if somebody
+    /// wrote meanwhile.
+    pub(super) async fn read(&self, command: Cmd) -> Result<Value, LinkError> {
+        let mut connection = self.connect().await.map_err(LinkError::Away)?;
+        let answer = connection.req_packed_command(&command).await;
+        self.unless_refused(answer.map(|answer| vec![answer])).await.map(last)
     }
 
     async fn call_watching(
@@ -198,6 +218,7 @@ impl Link {
         arguments: &Arguments,
         watch: bool,
     ) -> Result<Value, LinkError> {
+        let watch = watch.then_some(&[][..]);
         let by_hash = self.request(self.command("EVALSHA", &script.hash, keys, arguments), watch);
         let until = Instant::now() + AGAIN_MAX;
         loop {
@@ -218,7 +239,7 @@ impl Link {
                 }
                 Some(Says::Moved) => self.follow(&error).await,
                 // A call that is to be followed by a commit waits until the slot has moved.
-                Some(Says::Ask) if !watch => {
+                Some(Says::Ask) if watch.is_none() => {
                     let whole = self.command("EVAL", &script.source, keys, arguments);
                     match self.ask(&error, whole).await {
                         Ok(answer) => return Ok(answer),
@@ -242,24 +263,21 @@ impl Link {
     /// Does all of these commands, or none if `numbers` changed since it was watched; answers
     /// what each of them brought.
     pub(super) async fn commit(&self, commands: Vec<Cmd>) -> Result<Vec<Value>, LinkError> {
-        self.launch(commands).await?.land().await
-    }
-
-    /// The same, without waiting for the answers. What is sent later is done later.
-    pub(super) async fn launch(&self, commands: Vec<Cmd>) -> Result<Commit<'_>, LinkError> {
-        let Some(mut connection) = self.to.lock().await.connection.clone() else { return Err(LinkError::Moved) };
-        let mut all = Pipeline::with_capacity(commands.len() + 2);
-        all.cmd("MULTI");
-        for command in commands {
-            all.add_command(command);
-        }
-        all.cmd("EXEC");
-        let sent = async move { connection.req_packed_commands(&all, 0, all.len()).await };
-        Ok(Commit { link: self, sent: Sent::now(sent).await })
+        let line = self.line().await.ok_or(LinkError::Moved)?;
+        line.prepare(commands).await.launch().await.land().await
     }
 
     /// Makes of a commit's answers what each command brought.
     async fn brought(&self, answers: Result<Vec<Value>, RedisError>) -> Result<Vec<Value>, LinkError> {
+        match last(self.unless_refused(answers).await?) {
+            Value::Nil => Err(LinkError::Moved),
+            Value::Array(brought) => Ok(brought),
+            other => Err(Damaged::new("answers", format!("{other:?} to a commit")).into()),
+        }
+    }
+
+    /// The answers, if each is one. A node that is no longer the right one has done nothing.
+    async fn unless_refused(&self, answers: Result<Vec<Value>, RedisError>) -> Result<Vec<Value>, LinkError> {
         let answers = match answers {
             Ok(answers) => answers,
             Err(error) => return Err(self.gave_up(error).await),
@@ -270,11 +288,7 @@ impl Link {
                 Err(LinkError::Moved)
             }
             Some(error) => Err(error.into()),
-            None => match answers.into_iter().next_back() {
-                Some(Value::Nil) => Err(LinkError::Moved),
-                Some(Value::Array(brought)) => Ok(brought),
-                other => Err(Damaged::new("answers", format!("{other:?} to a commit")).into()),
-            },
+            None => Ok(answers),
         }
     }
 
@@ -294,12 +308,13 @@ impl Link {
         &self.keys[key as usize - 1]
     }
 
-    /// The call, and the watch before it: one that was for an earlier tick is over.
-    fn request(&self, call: Cmd, watch: bool) -> Pipeline {
+    /// The call, and the watch and reads before it: a watch that was for an earlier tick is over.
+    fn request(&self, call: Cmd, watch: Option<&[Cmd]>) -> Pipeline {
         let mut all = Pipeline::new();
-        if watch {
+        if let Some(reads) = watch {
             all.cmd("UNWATCH");
             all.cmd("WATCH").arg(self.key(Key::Numbers));
+            reads.iter().for_each(|read| _ = all.add_command(read.clone()));
         }
         all.add_command(call);
         all
@@ -325,6 +340,9 @@ impl Link {
 
     async fn connect(&self) -> Result<MultiplexedConnection, RedisError> {
         let mut to = self.to.lock().await;
+        if self.is_torn.swap(false, Ordering::AcqRel) {
+            to.connection = None;
+        }
         if let Some(connection) = &to.connection {
             return Ok(connection.clone());
         }
@@ -374,6 +392,108 @@ impl Link {
     }
 }
 
+/// One connection, on which things are done in the order in which they are sent, before any of them is answered.
+pub(super) struct Line<'a> {
+    link: &'a Link,
+    connection: MultiplexedConnection,
+}
+
+/// What reads brought, and a script.
+type Looked = (Vec<Value>, Value);
+
+impl<'a> Line<'a> {
+    /// Watches, reads, and calls a script that needs no other keys than these. It is tried once, and the script sent
+    /// whole: what is sent behind it must not come before a second try.
+    pub(super) async fn look(
+        &self,
+        reads: &[Cmd],
+        keys: &[Key],
+        script: &Script,
+        arguments: &Arguments,
+    ) -> Sent<'a, Result<Looked, LinkError>> {
+        let Line { link, connection } = self;
+        let all = link.request(link.command("EVAL", &script.source, Some(keys), arguments), Some(reads));
+        let (link, sent, count) = (*link, answers(connection.clone(), all), reads.len());
+        Sent::now(async move {
+            let mut answers = link.unless_refused(sent.await).await?;
+            let script = answers.pop().unwrap_or(Value::Nil);
+            Ok((answers.split_off(answers.len().saturating_sub(count)), script))
+        })
+        .await
+    }
+
+    /// Sends these commands, to be done when they are told to be.
+    pub(super) async fn prepare(self, commands: Vec<Cmd>) -> Prepared<'a> {
+        let Line { link, connection } = self;
+        let mut all = Pipeline::with_capacity(commands.len() + 1);
+        all.cmd("MULTI");
+        for command in commands {
+            all.add_command(command);
+        }
+        // From the first byte on, until the end is answered.
+        let torn = Torn(Some(&link.is_torn));
+        let queued = Sent::now(answers(connection.clone(), all)).await;
+        Prepared { link, connection, queued, torn }
+    }
+}
+
+/// A transaction at the server that waits for its end. If it is dropped before its end is answered, its connection is,
+/// too: whatever else was sent on it might become part of the transaction.
+pub(super) struct Prepared<'a> {
+    link: &'a Link,
+    connection: MultiplexedConnection,
+    queued: Sent<'a, Result<Vec<Value>, RedisError>>,
+    torn: Torn<'a>,
+}
+
+impl<'a> Prepared<'a> {
+    /// Has all of it done, or nothing if `numbers` changed since it was watched, and does not wait for it. What is sent
+    /// later is done later.
+    pub(super) async fn launch(self) -> Commit<'a> {
+        self.end("EXEC").await
+    }
+
+    /// Has nothing of it done.
+    pub(super) async fn discard(self) -> Result<(), LinkError> {
+        let Commit { link, sent } = self.end("DISCARD").await;
+        link.unless_refused(sent.land().await).await.map(drop)
+    }
+
+    async fn end(self, how: &str) -> Commit<'a> {
+        let Prepared { link, connection, queued, torn } = self;
+        let mut end = Pipeline::with_capacity(1);
+        end.cmd(how);
+        let ended = Sent::now(answers(connection, end)).await;
+        let both = async move {
+            let (queued, ended) = (queued.land().await, ended.land().await);
+            // Not before: the client leaves out what nobody waits for any more.
+            torn.mend();
+            let mut answers = queued?;
+            answers.extend(ended?);
+            Ok(answers)
+        };
+        Commit { link, sent: Sent::Waiting(Box::pin(both)) }
+    }
+}
+
+/// Notes, if it is dropped, that a connection is in the middle of a transaction.
+struct Torn<'a>(Option<&'a AtomicBool>);
+
+impl Torn<'_> {
+    /// Its transaction has ended.
+    fn mend(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Torn<'_> {
+    fn drop(&mut self) {
+        if let Some(is_torn) = self.0 {
+            is_torn.store(true, Ordering::Release);
+        }
+    }
+}
+
 /// A commit that is sent.
 pub(super) struct Commit<'a> {
     link: &'a Link,
@@ -401,8 +521,16 @@ async fn last_answer(connection: &mut MultiplexedConnection, all: &Pipeline) -> 
     let answers = connection.req_packed_commands(all, 0, all.len()).await?;
     match refused(&answers) {
         Some(error) => Err(error),
-        None => Ok(answers.into_iter().next_back().unwrap_or(Value::Nil)),
+        None => Ok(last(answers)),
     }
+}
+
+async fn answers(mut connection: MultiplexedConnection, all: Pipeline) -> Result<Vec<Value>, RedisError> {
+    connection.req_packed_commands(&all, 0, all.len()).await
+}
+
+fn last(answers: Vec<Value>) -> Value {
+    answers.into_iter().next_back().unwrap_or(Value::Nil)
 }
 
 /// What the first command says that was not done; inside of a transaction too.

@@ -17,6 +17,7 @@
 //! that lost acknowledged writes is noticed by every process that knows of one of them, at its
 //! next tick: it says so, and stops all lanes. Time is the server's.
 
+mod ahead;
 mod archive;
 mod ask;
 mod audit;
@@ -65,10 +66,12 @@ use super::{Changes, Hints, NO_EPOCH, Options, Store, StoreError, StoreFuture, T
 use crate::clock::Clock;
 
 /// The layout of keys and values that this version writes.
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
+/// The oldest format that this version reads: before it, what is queued was listed in another way.
+const OLDEST: u32 = 2;
 /// The oldest format whose programs may go on working on what this version writes: those of a format that only
 /// adds what they neither read nor write go on, so that processes are upgraded one after the other.
-const NEEDS: u32 = 1;
+const NEEDS: u32 = 2;
 /// How many reads run at a time; others wait.
 const READERS_MAX: usize = 16;
 /// How often a read is disturbed by commits before it takes a turn of its own.

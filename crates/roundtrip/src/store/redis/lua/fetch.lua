@@ -17,6 +17,8 @@ local PASS_OVER_MAX = 1024
 local MERGE = 64
 -- How many payloads are read together where their lengths count.
 local WEIGH = 32
+-- The state of those that may be handed out.
+local QUEUED = 1
 
 local me, mode, expected = ARGV[1], ARGV[2], ARGV[3]
 local certain, certain_tag, fixtures_known = ARGV[4], ARGV[5], ARGV[6]
@@ -180,36 +182,49 @@ local function with_bodies(seqs, rows, bytes)
   return list
 end
 
+-- Where requests of a route in a state are listed by number, given both: keys and what members begin with. Those that
+-- are queued in turn 0 are in the queue alone.
+local function lists_of(prefixes)
+  local lists = {}
+  for i = 1, #prefixes do
+    lists[#lists + 1] = {key = STATE, prefix = prefixes[i]}
+    if string.byte(prefixes[i], 3) == QUEUED then
+      lists[#lists + 1] = {key = QUEUE, prefix = string.sub(prefixes[i], 1, 2) .. FIRST8}
+    end
+  end
+  return lists
+end
+
 -- The first of several lists of members that end in a number, by that number.
 local function merged(prefixes, after, limit)
-  local lists, list = {}, {}
-  local function refill(at, from)
-    local members = redis.call('ZRANGEBYLEX', STATE, '(' .. prefixes[at] .. from, '[' .. prefixes[at] .. LAST8, 'LIMIT', 0, math.min(limit, MERGE))
-    lists[at] = {seqs = numbers_of(members), next = 1}
+  local lists, list = lists_of(prefixes), {}
+  local function refill(of, from)
+    local low, high = '(' .. of.prefix .. from, '[' .. of.prefix .. LAST8
+    of.seqs = numbers_of(redis.call('ZRANGEBYLEX', of.key, low, high, 'LIMIT', 0, math.min(limit, MERGE)))
+    of.next = 1
   end
   local function number(seq)
     local high, low = struct.unpack('>I4I4', seq)
     return high * 4294967296 + low
   end
-  for at = 1, #prefixes do
-    refill(at, after)
+  for at = 1, #lists do
+    refill(lists[at], after)
   end
   while #list < limit do
     local best, lowest = nil, nil
-    for at = 1, #prefixes do
+    for at = 1, #lists do
       local seq = lists[at].seqs[lists[at].next]
       if seq and (not lowest or number(seq) < lowest) then
-        best, lowest = at, number(seq)
+        best, lowest = lists[at], number(seq)
       end
     end
     if not best then
       break
     end
-    local from = lists[best]
-    list[#list + 1] = from.seqs[from.next]
-    from.next = from.next + 1
-    if from.next > #from.seqs then
-      refill(best, from.seqs[#from.seqs])
+    list[#list + 1] = best.seqs[best.next]
+    best.next = best.next + 1
+    if best.next > #best.seqs then
+      refill(best, best.seqs[#best.seqs])
     end
   end
   return list
@@ -276,6 +291,9 @@ end
 function bring.bodies_of(first, last)
   local seqs, list, weight = arguments(first + 1, last), {}, 0
   for from = 1, #seqs, WEIGH do
+    if weight > tonumber(ARGV[first]) then
+      break
+    end
     local part = {unpack(seqs, from, math.min(from + WEIGH - 1, #seqs))}
     local bodies = redis.call('HMGET', BODY, unpack(part))
     for i = 1, #part do
@@ -454,8 +472,8 @@ end
 -- prefixes of route and state
 function bring.routes(first, last)
   local seqs = {}
-  for i = first, last do
-    numbers_of(between(STATE, ARGV[i], FIRST8, LAST8, -1), seqs)
+  for _, of in ipairs(lists_of(arguments(first, last))) do
+    numbers_of(between(of.key, of.prefix, FIRST8, LAST8, -1), seqs)
   end
   return found(LIVE, seqs)
 end
@@ -633,7 +651,7 @@ function bring.counts()
   local counted, list = redis.call('HGETALL', COUNTED), {}
   for i = 1, #counted, 2 do
     if tonumber(counted[i + 1]) > 0 then
-      local oldest = numbers_of(between(STATE, counted[i], FIRST8, LAST8, 1))
+      local oldest = merged({counted[i]}, FIRST8, 1)
       list[#list + 1] = counted[i]
       list[#list + 1] = counted[i + 1]
       list[#list + 1] = oldest[1] and redis.call('HGET', LIVE, oldest[1]) or ''
