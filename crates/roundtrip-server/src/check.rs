@@ -9,7 +9,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use roundtrip::store::condition::{Condition, condition};
-use roundtrip::store::{ReadExt, StoreError, look};
+use roundtrip::store::{ReadExt, StoreError, look, without_password};
 
 use crate::config::{AuthConfig, Config, Fault, Faults, Loaded, TlsConfig};
 use crate::plan::Plan;
@@ -90,7 +90,11 @@ fn wrong_with_tls(config: &TlsConfig) -> Vec<(&'static str, anyhow::Error)> {
 async fn store(loaded: &Loaded) -> Result<Option<String>, Fault> {
     let url = &loaded.config.store.url;
     let fault = |text: String| Err(loaded.fault(&["store", "url"], text));
-    let late = || format!("the store did not answer within {} s", STORE_WITHIN.as_secs());
+    // The store has bounds of its own, of about as long: whichever ends first, what is told is the same.
+    let late = || {
+        let reason = format!("no answer within {} s", STORE_WITHIN.as_secs());
+        StoreError::Unreachable { server: without_password(url), reason }.to_string()
+    };
     // A look must not leave anything behind, nor change what others run on.
     match tokio::time::timeout(STORE_WITHIN, condition(url)).await {
         Ok(Ok(Condition::Ready)) => {}
