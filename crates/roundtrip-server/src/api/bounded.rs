@@ -54,8 +54,8 @@ impl Store for Bounded {
         self.inner.witness(witness);
     }
 
-    fn syncs_leases(&self) -> bool {
-        self.inner.syncs_leases()
+    fn keeps_apart(&self, op: &Op) -> bool {
+        self.inner.keeps_apart(op)
     }
 
     fn batches_under_way(&self) -> usize {

@@ -22,6 +22,10 @@ use super::{Changes, Store, StoreError, StoreFuture, Topic, check_batch};
 /// How many calls may wait before callers are held up.
 const WAITING_MAX: usize = 8192;
 
+/// How many operations are not shared out among several commits: what a commit costs, whatever is in it, is more than two
+/// at a time would gain.
+const SHARED_MIN: usize = 256;
+
 /// How much one commit takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BatchLimits {
@@ -119,7 +123,7 @@ async fn commit_all<S: Store>(store: Arc<S>, waiting: mpsc::Receiver<Message>, l
         limits,
         waiting,
         next: Commit::default(),
-        quick: Commit::default(),
+        apart: Commit::default(),
         held_back: None,
         closing: None,
         under_way: FuturesUnordered::new(),
@@ -135,8 +139,8 @@ struct Line<'a, S> {
     waiting: mpsc::Receiver<Message>,
     /// The next commit, as far as it is known.
     next: Commit,
-    /// What goes before it, alone: what a crash may forget need not wait for the disk.
-    quick: Commit,
+    /// What goes before it, in a commit of its own, since the store keeps it apart.
+    apart: Commit,
     /// The call that found no room in it.
     held_back: Option<Call>,
     closing: Option<oneshot::Sender<Result<(), StoreError>>>,
@@ -189,6 +193,21 @@ impl<S: Store> Line<'_, S> {
         }
     }
 
+    /// How much one commit takes: where the store does several at a time, no more than its share of all that is asked
+    /// for. Else most callers would wait for one commit, and the store for them, in turn.
+    fn share(&self) -> BatchLimits {
+        let all = self.ops_under_way + self.waiting_ops() + self.waiting.len();
+        let share = match self.store.batches_under_way() {
+            1 => self.limits.ops,
+            several => all.div_ceil(several).max(SHARED_MIN),
+        };
+        BatchLimits { ops: self.limits.ops.min(share), ..self.limits }
+    }
+
+    fn waiting_ops(&self) -> usize {
+        self.next.ops.len() + self.apart.ops.len()
+    }
+
     fn take(&mut self, message: Message) {
         match message {
             Message::Call(call) => self.place(call),
@@ -197,9 +216,10 @@ impl<S: Store> Line<'_, S> {
     }
 
     fn place(&mut self, call: Call) {
-        let is_quick = !self.store.syncs_leases() && call.ops.iter().all(Op::may_be_forgotten);
-        let to = if is_quick { &mut self.quick } else { &mut self.next };
-        match to.is_full_for(&call, self.limits) {
+        let is_apart = call.ops.iter().all(|op| self.store.keeps_apart(op));
+        let limits = self.share();
+        let to = if is_apart { &mut self.apart } else { &mut self.next };
+        match to.is_full_for(&call, limits) {
             true => self.held_back = Some(call),
             false => to.push(call),
         }
@@ -208,19 +228,19 @@ impl<S: Store> Line<'_, S> {
     /// Whether to commit what waits. Beside others that are under way, only if the store can and
     /// if it is not much less than they are: small commits cost more than they gain.
     fn is_worth_a_commit(&self) -> bool {
-        let ops = self.next.ops.len() + self.quick.ops.len();
+        let ops = self.waiting_ops();
         let beside = self.under_way.len() < self.store.batches_under_way() && ops >= self.ops_under_way / 2;
         // A call without operations is answered too.
-        let waits = !(self.next.answers.is_empty() && self.quick.answers.is_empty());
+        let waits = !(self.next.answers.is_empty() && self.apart.answers.is_empty());
         waits && (self.under_way.is_empty() || beside)
     }
 
     fn launch(&mut self) {
-        let (quick, next) = (std::mem::take(&mut self.quick), std::mem::take(&mut self.next));
-        let (store, ops) = (self.store, quick.ops.len() + next.ops.len());
+        let (apart, next) = (std::mem::take(&mut self.apart), std::mem::take(&mut self.next));
+        let (store, ops) = (self.store, apart.ops.len() + next.ops.len());
         self.ops_under_way += ops;
         self.under_way.push(Box::pin(async move {
-            quick.run(store).await;
+            apart.run(store).await;
             next.run(store).await;
             ops
         }));

@@ -88,10 +88,10 @@ pub trait Store: Send + Sync + 'static {
         drop(witness);
     }
 
-    /// Whether a batch of leases and extends alone costs as much as any other: it then does
-    /// better to share a commit.
-    fn syncs_leases(&self) -> bool {
-        false
+    /// Whether an operation does better in a commit without others, or with such as are like it: what a crash may
+    /// forget need not wait for the disk.
+    fn keeps_apart(&self, op: &Op) -> bool {
+        op.may_be_forgotten()
     }
 
     /// How many batches may be on their way at a time, each done after the one before it.
@@ -135,8 +135,8 @@ impl<S: Store + ?Sized> Store for Arc<S> {
         (**self).witness(witness);
     }
 
-    fn syncs_leases(&self) -> bool {
-        (**self).syncs_leases()
+    fn keeps_apart(&self, op: &Op) -> bool {
+        (**self).keeps_apart(op)
     }
 
     fn batches_under_way(&self) -> usize {

@@ -122,6 +122,11 @@ impl Op {
     pub fn may_be_forgotten(&self) -> bool {
         matches!(self, Op::Lease(_) | Op::Extend(_))
     }
+
+    /// Whether the operation looks for what it has to do.
+    pub fn is_upkeep(&self) -> bool {
+        matches!(self, Op::Rescue { .. } | Op::Expire { .. } | Op::Fire { .. } | Op::Prune(_))
+    }
 }
 
 macro_rules! into_op {

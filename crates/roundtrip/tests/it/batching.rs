@@ -118,6 +118,18 @@ async fn a_store_that_takes_two_batches_gets_a_second_when_it_is_worth_one() {
 }
 
 #[tokio::test]
+async fn two_batches_at_a_time_share_what_there_is() {
+    let line = line_of(2, BatchLimits::default(), NO_CUT).await;
+    let calls: Calls<'_> = (0..100).map(|n| line.call((8 * n..8 * (n + 1)).map(admit).collect())).collect();
+    line.gate.arrived(2).await;
+    line.gate.let_through(3);
+    for answer in all(calls).await {
+        assert!(answer.unwrap().iter().all(Outcome::holds));
+    }
+    assert_eq!(line.record.sizes(), [256, 280, 264], "a third of all each, where one would take them all");
+}
+
+#[tokio::test]
 async fn commits_are_bounded_and_calls_never_split() {
     let ops = |sizes: &[usize]| -> Vec<Vec<Op>> {
         let mut numbers = 0..;

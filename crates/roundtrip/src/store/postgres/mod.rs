@@ -608,8 +608,10 @@ impl Store for PostgresStore {
         self.hints.show(witness);
     }
 
-    fn syncs_leases(&self) -> bool {
-        true
+    /// Leases are synced like all others. What looks for work of its own has to ask the server, and would make
+    /// everybody beside it wait for that who has all that is needed at hand.
+    fn keeps_apart(&self, op: &Op) -> bool {
+        op.is_upkeep()
     }
 
     fn batches_under_way(&self) -> usize {
