@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 
 use tokio_postgres::Row;
 
+use super::oldest::Oldest;
 use super::wire::{Call, Param, PgError, Wire, hash, int, ordered, param, time, uint, unordered};
 use crate::inbox::{Request, RouteNo, StateKind, When};
 use crate::outbox::LaneNo;
@@ -86,9 +87,11 @@ SELECT seq, record, state, turn, due, deadline, encoding, payload, trace FROM (
             SELECT FROM unnest($3::bigint[], $4::bigint[]) r(first, last) WHERE l.deadline BETWEEN first AND last))
         ORDER BY q.turn, q.seq LIMIT $2) next) l
 WHERE l.before < $5";
+/// In the order of their index: else a server that knows of few rows goes through all that are not cleared yet.
 const CLAIMED: &str = "
 SELECT l.seq, l.record, l.state, l.turn, l.due, l.deadline, l.encoding, l.payload, l.trace
-FROM unnest($1::bigint[]) c(claim) JOIN held h USING (claim) JOIN request l USING (seq)";
+FROM unnest($1::bigint[]) c(claim), LATERAL (SELECT seq FROM held WHERE claim = c.claim ORDER BY lease_until) h
+    JOIN request l USING (seq)";
 /// The first in line of each key, and those of it that are with workers.
 const LINES: &str = "
 SELECT l.seq, l.record, l.state, l.turn, l.due, l.deadline
@@ -113,11 +116,11 @@ const OUTLIVED: &str = "SELECT no, timer, record FROM grp WHERE forget_at <= $1 
 const ITEMS: &str = "
 SELECT i.no, i.grp, i.id, i.late FROM unnest($1::bigint[], $2::bigint[]) g(no, few),
     LATERAL (SELECT * FROM item WHERE grp = g.no ORDER BY no DESC LIMIT g.few) i";
-const EXPIRED_IDS: &str = "SELECT id FROM ended WHERE until <= $1 ORDER BY until LIMIT $2";
+const EXPIRED_IDS: &str = "SELECT id, until FROM ended WHERE until BETWEEN $3 AND $1 ORDER BY until LIMIT $2";
 const EXPIRED_OCCURRENCES: &str = "
-(SELECT occurrence FROM seen WHERE until <= $1 ORDER BY until LIMIT $2)
+(SELECT occurrence, until FROM seen WHERE until BETWEEN $5 AND $1 ORDER BY until LIMIT $2)
 UNION ALL
-SELECT s.occurrence FROM unnest($3::integer[], $4::bigint[]) f(origin, floor),
+SELECT s.occurrence, NULL FROM unnest($3::integer[], $4::bigint[]) f(origin, floor),
     LATERAL (SELECT occurrence FROM seen WHERE origin = f.origin AND height < f.floor LIMIT $2) s";
 pub(super) const COUNTED: &str = "SELECT route, state, requests FROM counted";
 pub(super) const PACES: &str = "SELECT route, epoch, record FROM pace";
@@ -172,7 +175,8 @@ impl Lender for Wire {
     type Error = PgError;
 
     async fn fly(&mut self, wants: &[Want]) -> Result<Vec<Found>, PgError> {
-        let answers = self.send("", wants.iter().map(call).collect(), "").await?;
+        let calls = wants.iter().map(|want| call(want, &Oldest::default())).collect();
+        let answers = self.send("", calls, "").await?;
         wants.iter().zip(answers).map(|(want, rows)| found(want, &rows)).collect()
     }
 }
@@ -181,6 +185,7 @@ impl Lender for Wire {
 pub(super) struct Desk<'a> {
     pub(super) wire: &'a mut Wire,
     pub(super) known: &'a Known,
+    pub(super) oldest: &'a mut Oldest,
 }
 
 impl Desk<'_> {
@@ -195,7 +200,7 @@ impl Desk<'_> {
         let mut all: Vec<Option<Found>> = wants.iter().map(|want| self.known.answer(want)).collect();
         let asked = || wants.iter().zip(&all).filter(|(_, known)| known.is_none()).map(|(want, _)| want);
         let (own, asked): (usize, Vec<&Want>) = (calls.len(), asked().collect());
-        let calls: Vec<Call<'_>> = calls.into_iter().chain(asked.iter().map(|want| call(want))).collect();
+        let calls: Vec<Call<'_>> = calls.into_iter().chain(asked.iter().map(|want| call(want, self.oldest))).collect();
         if calls.is_empty() {
             return Ok((Vec::new(), all.into_iter().flatten().collect()));
         }
@@ -203,6 +208,7 @@ impl Desk<'_> {
         let rest = answers.split_off(own);
         for ((place, want), rows) in all.iter_mut().filter(|known| known.is_none()).zip(asked).zip(rest) {
             *place = Some(found(want, &rows)?);
+            self.oldest.learn(want, &rows)?;
         }
         Ok((answers, all.into_iter().flatten().collect()))
     }
@@ -217,7 +223,7 @@ impl Lender for Desk<'_> {
 }
 
 /// The statement that answers a want.
-pub(super) fn call(want: &Want) -> Call<'_> {
+fn call<'a>(want: &'a Want, oldest: &Oldest) -> Call<'a> {
     match want {
         Want::Named { ids, occurrences, slots } => {
             if occurrences.is_empty() && slots.is_empty() {
@@ -259,12 +265,14 @@ pub(super) fn call(want: &Want) -> Call<'_> {
         Want::Silent { now, limit } => over(SILENT, *now, *limit),
         Want::Dead { now, limit } => over(DEAD, *now, *limit),
         Want::Outlived { now, limit } => over(OUTLIVED, *now, *limit),
-        Want::ExpiredIds { now, limit } => over(EXPIRED_IDS, *now, *limit),
+        Want::ExpiredIds { now, limit } => {
+            Call::new(EXPIRED_IDS, vec![param(time(*now)), param(few(*limit)), param(oldest.id)])
+        }
         Want::ExpiredOccurrences { now, limit, floors } => {
             let (origins, floors): (Vec<i32>, Vec<i64>) =
                 floors.iter().map(|(origin, floor)| (i32::from(origin.0), int(floor.0))).unzip();
-            let params = vec![param(time(*now)), param(few(*limit)), param(origins), param(floors)];
-            Call::new(EXPIRED_OCCURRENCES, params)
+            let (bounds, oldest) = ([param(time(*now)), param(few(*limit))], param(oldest.occurrence));
+            Call::new(EXPIRED_OCCURRENCES, bounds.into_iter().chain([param(origins), param(floors), oldest]).collect())
         }
         Want::Leased { now } => Call::new(LEASED, vec![param(time(*now))]),
         Want::Routes(routes) => Call::new(ROUTES, vec![numbers_of(routes.iter())]),

@@ -25,6 +25,7 @@ mod copy;
 mod fetch;
 mod hints;
 mod migrate;
+mod oldest;
 mod read;
 mod tls;
 mod views;
@@ -43,6 +44,7 @@ pub(super) use archive::contents;
 pub(super) use condition::condition;
 use fetch::Desk;
 use hints::Bells;
+use oldest::Oldest;
 use tls::{Dial, Tls};
 pub(super) use vitals::vitals;
 use wire::{Answers, Call, PgError, Wire, int, param, time, uint};
@@ -125,6 +127,7 @@ struct Server {
 struct Writer {
     wire: Option<Wire>,
     seen: Seen,
+    oldest: Oldest,
     tokens: u64,
     /// Counts how often what was seen turned out to be worth nothing.
     turn: u64,
@@ -315,7 +318,7 @@ impl PostgresStore {
     /// is written, and its own commit makes sure.
     async fn tick_at_hand(&self, epoch: u64, batch: &[Op]) -> Result<Option<Vec<Outcome>>, PgError> {
         let mut writer = self.writer.lock().await;
-        let Writer { wire: place, seen, tokens, turn } = &mut *writer;
+        let Writer { wire: place, seen, tokens, turn, .. } = &mut *writer;
         let Some(guess) = seen.guess(&self.server) else { return Ok(None) };
         // If this ends early, the connection is dropped, and with it what it had begun.
         let Some(mut wire) = place.take().filter(|wire| !wire.is_closed()) else { return Ok(None) };
@@ -382,7 +385,8 @@ impl PostgresStore {
         let holds = self.server.numbers(&answers)?.1 == tick;
         if holds {
             let known = shelf.known.clone();
-            shelf.restock(&mut Desk { wire, known: &known }, sight).await?;
+            let mut desk = Desk { wire, known: &known, oldest: &mut Oldest::default() };
+            shelf.restock(&mut desk, sight).await?;
         }
         wire.run("ROLLBACK").await?;
         Ok(holds)
@@ -490,9 +494,9 @@ impl PostgresStore {
         batch: &[Op],
     ) -> Result<(Ticked, Numbers), PgError> {
         let numbers = self.look(begin, wire, &mut writer.seen).await?;
-        let Writer { seen, tokens, .. } = writer;
+        let Writer { seen, tokens, oldest, .. } = writer;
         let sight = Sight { epoch, tokens: *tokens, numbers, fixtures: &seen.fixtures };
-        let mut desk = Desk { wire, known: &seen.shelf.known };
+        let mut desk = Desk { wire, known: &seen.shelf.known, oldest };
         Ok((loan::tick(&mut desk, self.options, &sight, batch).await?, numbers))
     }
 
@@ -506,11 +510,12 @@ impl PostgresStore {
         batch: &[Op],
         guess: Numbers,
     ) -> Result<(Ticked, Numbers), PgError> {
-        let Writer { seen, tokens, .. } = &mut *writer;
+        let Writer { seen, tokens, oldest, .. } = &mut *writer;
         let sight = Sight { epoch, tokens: *tokens, numbers: guess, fixtures: &seen.fixtures };
         let first = First::of(batch, &sight);
         let lock = vec![Call::new(LOCK_NUMBERS, Vec::new())];
-        let (answers, found) = Desk { wire, known: &seen.shelf.known }.fly_after("BEGIN", lock, &first.wants).await?;
+        let mut desk = Desk { wire, known: &seen.shelf.known, oldest };
+        let (answers, found) = desk.fly_after("BEGIN", lock, &first.wants).await?;
         let (numbers, tick) = self.server.numbers(&answers)?;
         if seen.tick != tick {
             // Of what was taken to be written, something was not.
@@ -518,7 +523,7 @@ impl PostgresStore {
             return self.tick_by_look("", wire, writer, epoch, batch).await;
         }
         let sight = Sight { numbers, fixtures: &seen.fixtures, ..sight };
-        let mut desk = Desk { wire, known: &seen.shelf.known };
+        let mut desk = Desk { wire, known: &seen.shelf.known, oldest };
         Ok((loan::tick_after(&mut desk, self.options, &sight, batch, &first, found).await?, numbers))
     }
 }

@@ -140,7 +140,7 @@ const JOURNAL_ROW_MAX: usize = 24;
 
 /// How far the time may be from what a tick took it to be: a process that was stopped for longer
 /// must not write what it had worked out before.
-const LATE_MAX_MS: i64 = 5000;
+pub(super) const LATE_MAX_MS: i64 = 5000;
 
 /// A tick that wrote something.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
