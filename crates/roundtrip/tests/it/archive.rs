@@ -693,4 +693,31 @@ mod on_redis {
             assert!(told.iter().any(|told| told.contains(&words)), "{key}: {script}: no {words:?} in {told:#?}");
         }
     }
+
+    /// What waits is a row of a stream, from the start to its first change. It is copied and checked as all others are.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn what_is_kept_as_it_came_is_copied_and_checked() {
+        let place = OnServer::default();
+        let Some(Place::Url(url)) = place.place() else { panic!("a store on a server has a URL") };
+        let (bench, _) = lived(place, FULL_LIFE).await;
+        drop(bench);
+        let place = OnServer::at(&url);
+        let first = place.run("fresh", "return redis.call('XRANGE', KEYS[1], '-', '+', 'COUNT', 1)[1][1]");
+        sound(&*url).await;
+        let copy = Folder::new();
+        copied(&*url, copy.place()).await;
+        sound(copy.place()).await;
+        place.said("XADD", "fresh", &["99999999-0", "r", "\u{1}", "b", ""]);
+        let faults = told(&url).await;
+        assert!(faults.iter().any(|told| told.contains("is damaged: a row of live")), "{faults:#?}");
+        place.said("XDEL", "fresh", &["99999999-0"]);
+        let faults = told(&url).await;
+        assert!(faults.iter().any(|told| told.contains("so it does not take the next")), "{faults:#?}");
+        place.said("XSETID", "fresh", &["9999-0"]);
+        place.said("HSET", "numbers", &["seq", "10000"]);
+        assert_eq!(place.said("XDEL", "fresh", &[&first]), "1");
+        // It has changed since: its row is elsewhere, and its body was here alone.
+        let faults = told(&url).await;
+        assert!(faults.iter().any(|told| told.contains("has no body")), "{faults:#?}");
+    }
 }

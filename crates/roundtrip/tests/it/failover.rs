@@ -127,7 +127,9 @@ async fn acknowledged_writes_that_a_failover_lost_are_noticed_and_made_up_for() 
     let (host, port) = behind.address.split_once(':').unwrap();
     replica.said(&["REPLICAOF", host, port]).unwrap();
     tokio::task::block_in_place(|| wait_until_says(&replica, &["INFO", "replication"], "master_link_status:up"));
-    let open = || RedisStore::new(&format!("redis://{}?name=failover", way.address), Options::default()).unwrap();
+    let open = || {
+        RedisStore::new(&format!("redis://{}?name=failover", way.address), Options::default()).unwrap().with_far_back(0)
+    };
     let (store, bystander) = (open(), open());
     let policy = RoutePolicy { horizon: Horizon::Forever, ..policy() };
     store.apply_one(Define { route: route(), policy }).await.unwrap();

@@ -6,6 +6,8 @@
 mod archive;
 mod batching;
 #[cfg(any(feature = "postgres", feature = "redis"))]
+mod between;
+#[cfg(any(feature = "postgres", feature = "redis"))]
 mod certificate;
 #[cfg(feature = "sqlite")]
 mod crash;

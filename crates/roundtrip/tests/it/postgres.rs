@@ -13,6 +13,7 @@ use roundtrip::testkit::samples::*;
 use roundtrip::testkit::servers::PostgresServer;
 use tokio_postgres::NoTls;
 
+use crate::between::{Between, To};
 use crate::certificate::certificate;
 use crate::sharing::{nothing_is_lost, sharing};
 
@@ -140,6 +141,17 @@ async fn rows_at_hand_do_not_outlive_the_connection() {
         }
     };
     assert_eq!(granted, []);
+}
+
+#[tokio::test]
+async fn a_connection_that_breaks_leaves_the_outcome_unknown() {
+    let place = OnServer::default();
+    let (host, rest) = place.0.split_once('@').unwrap().1.split_once('/').unwrap();
+    let socket = std::path::PathBuf::from(host.replace("%2F", "/")).join(".s.PGSQL.5432");
+    let between = Between::open(To::Socket(socket), b"COMMIT\0").await;
+    let store = OnServer(format!("postgres://postgres@{}/{rest}", between.address));
+    let store = store.store(Arc::new(ManualClock::at(START)), OPTIONS).await;
+    crate::between::a_connection_that_breaks_leaves_the_outcome_unknown(&store, &between).await;
 }
 
 #[tokio::test]

@@ -67,6 +67,13 @@ fn redis_is_memory_on_a_server() {
     compare_under(Weather::Steady, SERVER_CASES, InMemory::default, crate::redis::OnServer::default);
 }
 
+/// And on a cluster.
+#[cfg(feature = "redis")]
+#[test]
+fn redis_cluster_is_memory_on_servers() {
+    compare_under(Weather::Steady, SERVER_CASES, InMemory::default, crate::redis::OnServer::on_cluster);
+}
+
 /// Compares two kinds of store. `PROPTEST_CASES` asks for more, and for random seeds.
 fn compare<A: Harness, B: Harness>(one: impl Fn() -> A, two: impl Fn() -> B) {
     compare_under(Weather::Rough, CASES, one, two);

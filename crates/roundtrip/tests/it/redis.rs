@@ -9,14 +9,15 @@ use roundtrip::clock::{Clock, ManualClock};
 use roundtrip::sender::LaneStatus;
 use roundtrip::store::archive::Place;
 use roundtrip::store::journal::Event;
-use roundtrip::store::op::{Admission, Admit, Define, Effect, LaneOrder, NewRequest, Order, Outcome};
-use roundtrip::store::policy::{QueueOrder, RoutePolicy};
+use roundtrip::store::op::{Admission, Admit, Define, Effect, LaneOrder, NewRequest, Op, Order, Outcome};
+use roundtrip::store::policy::{Gate, RoutePolicy};
 use roundtrip::store::{Options, ReadExt, RedisStore, Store, StoreError, StoreExt, StoreFuture, Topic};
 use roundtrip::testkit::bench::{Harness, OPTIONS, START};
 use roundtrip::testkit::samples::*;
 use roundtrip::testkit::servers::{RedisCluster, RedisServer};
-use roundtrip::words::{Nonce, OrderKey};
+use roundtrip::words::{Nonce, Payload, RequestId};
 
+use crate::between::{Between, How, To};
 use crate::certificate::certificate;
 use crate::sharing::{HAPPEN_MAX, nothing_is_lost, sharing};
 
@@ -38,18 +39,22 @@ fn name() -> String {
     format!("case-{}", NAMES.fetch_add(1, Ordering::Relaxed))
 }
 
-/// A store of its own, for as long as its server runs.
-pub(crate) struct OnServer(String);
+/// A store of its own, for as long as its server runs, and behind how many that are queued it keeps requests as they came.
+pub(crate) struct OnServer(String, Option<u64>);
 
 impl Default for OnServer {
+    /// All queues are taken to be long.
     fn default() -> Self {
-        OnServer(server().url(&name()))
+        OnServer(server().url(&name()), Some(0))
     }
 }
 
 impl OnServer {
     async fn store(&self, clock: Arc<dyn Clock>, options: Options) -> RedisStore {
-        let store = RedisStore::new(&self.0, options).unwrap().with_clock(clock);
+        let mut store = RedisStore::new(&self.0, options).unwrap().with_clock(clock);
+        if let Some(queued) = self.1 {
+            store = store.with_far_back(queued);
+        }
         store.start().await.unwrap();
         store
     }
@@ -57,12 +62,17 @@ impl OnServer {
 
 impl OnServer {
     pub(crate) fn on_cluster() -> OnServer {
-        OnServer(cluster().url(&name()))
+        OnServer(cluster().url(&name()), Some(0))
+    }
+
+    /// The store at a URL.
+    pub(crate) fn at(url: &str) -> OnServer {
+        OnServer(url.to_owned(), None)
     }
 
     /// Of processes that tell each other nothing.
     fn by_polling() -> OnServer {
-        OnServer(server().url(&name()).replace('?', "?poll_only=true&"))
+        OnServer(server().url(&name()).replace('?', "?poll_only=true&"), None)
     }
 
     /// What the server answers to a command on one of the store's keys.
@@ -118,7 +128,7 @@ mod on_a_cluster {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_is_killed_loses_nothing() {
     let server = RedisServer::start(RedisServer::SYNCED).unwrap();
-    let open = || RedisStore::new(&server.url("killed"), Options::default()).unwrap();
+    let open = || RedisStore::new(&server.url("killed"), Options::default()).unwrap().with_far_back(0);
     nothing_is_lost(&open(), &open(), 300, 4, async |_| {
         let killed = server.kill().unwrap();
         tokio::task::block_in_place(|| server.wait_until_ready(killed)).unwrap();
@@ -130,7 +140,7 @@ async fn a_server_that_is_killed_loses_nothing() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_forgets_its_scripts_is_told_them_again() {
     let server = RedisServer::start(RedisServer::SYNCED).unwrap();
-    let open = || RedisStore::new(&server.url("forgetful"), Options::default()).unwrap();
+    let open = || RedisStore::new(&server.url("forgetful"), Options::default()).unwrap().with_far_back(0);
     nothing_is_lost(&open(), &open(), 100, 20, async |_| {
         assert_eq!(tokio::task::block_in_place(|| server.said(&["SCRIPT", "FLUSH"])).unwrap(), "OK");
     })
@@ -196,20 +206,20 @@ async fn a_newer_format_is_refused_if_it_needs_a_newer_version() {
     let (place, clock) = (OnServer::default(), Arc::new(ManualClock::at(START)));
     let older = place.store(clock.clone(), OPTIONS).await;
     older.apply_one(Define { route: route(), policy: policy() }).await.unwrap();
-    upgrade(&place, "3", "2");
+    upgrade(&place, "4", "3");
     older.apply_one(Admit { cursor: None, requests: vec![request(1)] }).await.unwrap();
     let another = place.store(clock, OPTIONS).await;
     another.apply_one(Admit { cursor: None, requests: vec![request(2)] }).await.unwrap();
     assert_eq!(older.counts().await.unwrap()[0].requests, 2);
-    assert_eq!(place.said("HGET", "numbers", &["format"]), "3", "what is newer stays so");
-    upgrade(&place, "4", "4");
+    assert_eq!(place.said("HGET", "numbers", &["format"]), "4", "what is newer stays so");
+    upgrade(&place, "5", "5");
     let refusals = [
         older.apply_one(Admit { cursor: None, requests: vec![request(3)] }).await.err(),
         older.counts().await.err(),
         RedisStore::new(&place.0, OPTIONS).unwrap().start().await.err(),
     ];
     for refused in refusals {
-        assert!(matches!(refused, Some(StoreError::NewerFormat { found: 4, known: 2, .. })), "{refused:?}");
+        assert!(matches!(refused, Some(StoreError::NewerFormat { found: 5, known: 3, .. })), "{refused:?}");
     }
 }
 
@@ -235,6 +245,64 @@ async fn a_large_commit_that_is_given_up_at_any_moment_is_whole_or_not_there() {
     assert!(given_up > 0, "none was given up");
     let all = place.store(clock, OPTIONS).await.counts().await.unwrap();
     assert_eq!(all.iter().map(|count| count.requests).sum::<u64>(), 100 * LARGE);
+}
+
+/// Whoever may not do all that commits do is refused at the start: a script that is stopped half way leaves what it wrote.
+#[tokio::test]
+async fn a_role_that_may_not_do_all_that_commits_do_is_refused() {
+    let place = OnServer::default();
+    let host = server().address();
+    for command in ["xdel", "xtrim", "xadd", "zrem", "zadd", "hincrby", "publish"] {
+        let user = format!("not-{command}");
+        server().said(&["ACL", "SETUSER", &user, "on", ">pass", "~*", "&*", "+@all", &format!("-{command}")]).unwrap();
+        let url = place.0.replace(&host, &format!("{user}:pass@{host}"));
+        let refused = RedisStore::new(&url, OPTIONS).unwrap().start().await.unwrap_err();
+        assert!(matches!(&refused, StoreError::Io { reason, .. } if reason.contains(command)), "{command}: {refused}");
+    }
+    // What docs/stores.md says is enough.
+    let documented =
+        include_str!("../../../../docs/stores.md").lines().find_map(|line| line.strip_prefix("ACL SETUSER "));
+    let name = place.0.rsplit_once('=').unwrap().1;
+    let documented = documented.unwrap().replace("{main}", &format!("{{{name}}}"));
+    server().said(&["ACL", "SETUSER"].into_iter().chain(documented.split(' ')).collect::<Vec<_>>()).unwrap();
+    let allowed = OnServer(place.0.replace(&host, &format!("roundtrip:PASSWORD@{host}")), Some(0));
+    let store = allowed.store(Arc::new(ManualClock::at(START)), OPTIONS).await;
+    store.apply_one(Define { route: route(), policy: policy() }).await.unwrap();
+    store.apply_one(Admit { cursor: None, requests: requests(1..=100) }).await.unwrap();
+    assert!(store.apply_one(lease(100)).await.unwrap().holds());
+    assert_eq!(store.counts().await.unwrap()[0].requests, 100);
+}
+
+/// What waits behind many others is kept as it came, in one entry of a stream, until it changes; what is long, and what
+/// is handed out soon, is not. Nothing of it stays when it ends.
+#[tokio::test]
+async fn what_waits_for_long_is_kept_as_it_came() {
+    let place = OnServer(server().url(&name()), Some(2));
+    let store = place.store(Arc::new(ManualClock::at(START)), OPTIONS).await;
+    // An answer ends its request.
+    let policy = RoutePolicy { publish_on: Gate::Seen, ..RoutePolicy::default() };
+    store.apply_one(Define { route: route(), policy }).await.unwrap();
+    let kept = || ["XLEN fresh", "HLEN live", "HLEN body"].map(|what| what.split_once(' ').unwrap());
+    let check = |expected: [&str; 3]| {
+        let found = kept().map(|(command, key)| place.said(command, key, &[]));
+        assert_eq!(found, expected, "in the stream, rows and bodies beside it");
+    };
+    store.apply_one(Admit { cursor: None, requests: requests(1..=2) }).await.unwrap();
+    check(["0", "2", "2"]);
+    let long = NewRequest { payload: Payload::raw(vec![7; 4096]), ..request(5) };
+    store.apply_one(Admit { cursor: None, requests: vec![request(3), request(4), long] }).await.unwrap();
+    check(["2", "3", "3"]);
+    let other = place.store(Arc::new(ManualClock::at(START)), OPTIONS).await;
+    let Outcome::Applied(Effect::Leased(grants)) = other.apply_one(lease(5)).await.unwrap() else {
+        panic!("not leased")
+    };
+    let order: Vec<RequestId> = grants.iter().map(|grant| grant.id).collect();
+    assert_eq!(order, (1..=5).map(id).collect::<Vec<_>>());
+    assert_eq!(grants[3].payload, request(4).payload);
+    check(["2", "5", "3"]);
+    let answers = grants.iter().map(|grant| Op::Answer(answer(grant))).collect();
+    other.apply(answers).await.unwrap();
+    check(["0", "0", "0"]);
 }
 
 /// Before the first release what is queued was listed in another way; nobody has such a store but by accident.
@@ -315,83 +383,17 @@ async fn a_full_server_refuses_whole_batches() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_slot_that_moves_loses_nothing() {
     let (cluster, name) = (cluster(), name());
-    let open = || RedisStore::new(&cluster.url(&name), Options::default()).unwrap();
+    let open = || RedisStore::new(&cluster.url(&name), Options::default()).unwrap().with_far_back(0);
     let key = format!("roundtrip:{{{name}}}:numbers");
     nothing_is_lost(&open(), &open(), 200, 6, async |_| tokio::task::block_in_place(|| cluster.move_on(&key)).unwrap())
         .await;
 }
 
-/// Between a store and its server: lets everything through until it is told to meddle with
-/// the next commit.
-struct Between {
-    address: String,
-    meddling: Arc<Meddling>,
-}
-
-#[derive(Default)]
-struct Meddling {
-    how: std::sync::Mutex<Option<How>>,
-    caught: tokio::sync::Notify,
-    go_on: tokio::sync::Notify,
-}
-
-/// What becomes of the next commit.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum How {
-    /// It is held back until somebody says so.
-    Hold,
-    /// The connection breaks before it.
-    CutBefore,
-    /// The connection breaks after it, with the answer.
-    CutAfter,
-}
-
 /// Only commits say where hints go.
 const COMMIT_SAYS: &[u8] = b":hints\r\n";
 
-impl Between {
-    async fn open(server: &RedisServer) -> Between {
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap().to_string();
-        let (meddling, to) = (Arc::new(Meddling::default()), server.address());
-        let meddler = meddling.clone();
-        tokio::spawn(async move {
-            while let Ok((from, _)) = listener.accept().await {
-                tokio::spawn(carry(from, tokio::net::TcpStream::connect(to.clone()).await.unwrap(), meddler.clone()));
-            }
-        });
-        Between { address, meddling }
-    }
-
-    fn next_commit(&self, how: How) {
-        *self.meddling.how.lock().unwrap() = Some(how);
-    }
-}
-
-async fn carry(from: tokio::net::TcpStream, to: tokio::net::TcpStream, meddling: Arc<Meddling>) {
-    use tokio::io::{AsyncReadExt, AsyncWriteExt};
-    let ((mut from_read, mut from_write), (mut to_read, mut to_write)) = (from.into_split(), to.into_split());
-    let back = tokio::spawn(async move { tokio::io::copy(&mut to_read, &mut from_write).await });
-    let (mut bytes, mut buffer) = (vec![0; 1 << 16], Vec::new());
-    while let Ok(count @ 1..) = from_read.read(&mut bytes).await {
-        buffer.extend(&bytes[..count]);
-        let is_commit = buffer.windows(COMMIT_SAYS.len()).any(|window| window == COMMIT_SAYS);
-        let how = is_commit.then(|| meddling.how.lock().unwrap().take()).flatten();
-        if how.is_some() {
-            meddling.caught.notify_one();
-        }
-        match how {
-            Some(How::CutBefore) => break,
-            Some(How::CutAfter) => back.abort(),
-            Some(How::Hold) => meddling.go_on.notified().await,
-            None => {}
-        }
-        if to_write.write_all(&buffer).await.is_err() {
-            break;
-        }
-        buffer.clear();
-    }
-    back.abort();
+async fn between() -> Between {
+    Between::open(To::Address(server().address()), COMMIT_SAYS).await
 }
 
 /// A process is stopped after it has worked a batch out, and goes on after another has
@@ -399,9 +401,9 @@ async fn carry(from: tokio::net::TcpStream, to: tokio::net::TcpStream, meddling:
 #[tokio::test]
 async fn a_process_that_was_stopped_cannot_write_over_others() {
     let place = OnServer::default();
-    let between = Between::open(server()).await;
+    let between = between().await;
     let clock = ManualClock::at(START);
-    let stopped = OnServer(place.0.replace(&server().address(), &between.address));
+    let stopped = OnServer(place.0.replace(&server().address(), &between.address), None);
     let (stopped, other) =
         (stopped.store(Arc::new(clock.clone()), OPTIONS).await, place.store(Arc::new(clock), OPTIONS).await);
     stopped.apply_one(Define { route: route(), policy: policy() }).await.unwrap();
@@ -420,37 +422,14 @@ async fn a_process_that_was_stopped_cannot_write_over_others() {
     assert_eq!(other.counts().await.unwrap().iter().map(|count| count.requests).sum::<u64>(), 2);
 }
 
-/// A commit whose answer never comes may or may not have been written; its replay has no
-/// second effect.
 #[tokio::test]
 async fn a_connection_that_breaks_leaves_the_outcome_unknown() {
-    let place = OnServer::default();
-    let between = Between::open(server()).await;
-    let store = OnServer(place.0.replace(&server().address(), &between.address));
+    let (place, between) = (OnServer::default(), between().await);
+    let store = OnServer(place.0.replace(&server().address(), &between.address), Some(0));
     let store = store.store(Arc::new(ManualClock::at(START)), OPTIONS).await;
-    let policy = RoutePolicy { order: QueueOrder::KeyedFifo { per_key: 1 }, ..policy() };
-    store.apply_one(Define { route: route(), policy }).await.unwrap();
-    // The server has every script by now: one that it must be sent first is not cut off in the right place.
-    let before = 2;
-    for n in 0..before {
-        store.apply_one(Admit { cursor: None, requests: vec![request(100 + n)] }).await.unwrap();
-    }
-    let cuts =
-        [(1, How::CutBefore, false), (2, How::CutAfter, true), (3, How::CutBefore, false), (4, How::CutAfter, true)];
-    for (n, how, is_written) in cuts {
-        between.next_commit(how);
-        // What has a key looks at its line first; the others are done with what is at hand.
-        let key = (n > 2).then(|| OrderKey::new("line").unwrap());
-        let admit = Admit { cursor: None, requests: vec![NewRequest { key, ..request(n) }] };
-        assert_eq!(store.apply_one(admit.clone()).await, Err(StoreError::Unknown));
-        let again = store.apply_one(admit).await.unwrap();
-        assert_eq!(matches!(again, Outcome::Duplicate(_)), is_written, "{again:?}");
-        assert_eq!(store.counts().await.unwrap()[0].requests, before + n);
-    }
+    crate::between::a_connection_that_breaks_leaves_the_outcome_unknown(&store, &between).await;
 }
 
-/// What a read asks for comes with where the store stands: a commit cannot come in between, however many there
-/// are, and no read has to take a turn that ticks would wait for.
 /// The server reads few short entries from the start for each that is looked for, unless it is kept from that.
 #[tokio::test]
 async fn short_entries_are_found_at_once_however_few_there_are() {
@@ -465,6 +444,8 @@ async fn short_entries_are_found_at_once_however_few_there_are() {
     }
 }
 
+/// What a read asks for comes with where the store stands: a commit cannot come in between, however many there
+/// are, and no read has to take a turn that ticks would wait for.
 #[tokio::test]
 async fn a_read_is_one_call_whatever_is_written_before_it() {
     let server = RedisServer::start(RedisServer::UNSYNCED).unwrap();

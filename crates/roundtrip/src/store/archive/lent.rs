@@ -288,7 +288,14 @@ impl<K: Keeper> LentContents<K> {
                 let Some(was) = loaded.get(&request.seq).filter(|was| was.listed != listed) else { continue };
                 *changes.counts.entry((request.route, listed.state)).or_default() += 1;
                 *changes.counts.entry((was.request.route, was.listed.state)).or_default() -= 1;
-                changes.live.push(Put { request, record: encode(request)?, listed, was: Some(was), body: None });
+                changes.live.push(Put {
+                    request,
+                    record: encode(request)?,
+                    listed,
+                    was: Some(was),
+                    body: None,
+                    ahead: 0,
+                });
                 if changes.live.len() >= PAGE_RECORDS {
                     self.keeper.put(&changes, None, &self.mark).await?;
                     changes = self.no_changes();
@@ -437,7 +444,14 @@ impl Written {
             *changes.counts.entry((request.route, listed.state)).or_default() += 1;
             changes.shown.extend(request.occurrences.as_slice().iter().map(|o| (o.id, request.seq)));
             changes.responses.extend(whole.response.as_ref().map(|response| (request.seq, response)));
-            changes.live.push(Put { request, record: encode(request)?, listed, was: None, body: Some(&whole.body) });
+            changes.live.push(Put {
+                request,
+                record: encode(request)?,
+                listed,
+                was: None,
+                body: Some(&whole.body),
+                ahead: 0,
+            });
         }
         Ok(changes)
     }

@@ -85,6 +85,9 @@ pub(in crate::store) struct Put<'a> {
     pub(in crate::store) was: Option<&'a Loaded>,
     /// Its body, if that is new too.
     pub(in crate::store) body: Option<&'a Body>,
+    /// How many of its route were queued before this commit, if it is queued: about as many are handed out before it.
+    #[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "Postgres puts all alike"))]
+    pub(in crate::store) ahead: u64,
 }
 
 #[cfg_attr(not(feature = "postgres"), allow(dead_code, reason = "Redis keeps both in the record alone"))]
@@ -133,7 +136,7 @@ impl<'a> Changes<'a> {
         before: &Numbers,
     ) -> Result<Changes<'a>, Damaged> {
         let mut changes = Changes { entries: &tray.entries, ..Changes::default() };
-        changes.add_live(machine, &fetched.live, tray)?;
+        changes.add_live(machine, fetched, tray)?;
         changes.add_told(fetched, tray);
         changes.add_groups(machine, fetched, tray);
         changes.add_paces(machine, fetched, before);
@@ -161,12 +164,9 @@ impl<'a> Changes<'a> {
         requests && ends && rest && gathered && told && numbers.is_none() && fixtures.is_none()
     }
 
-    fn add_live(
-        &mut self,
-        machine: &'a Machine,
-        loaded: &'a BTreeMap<Seq, Loaded>,
-        tray: &'a Tray,
-    ) -> Result<(), Damaged> {
+    fn add_live(&mut self, machine: &'a Machine, fetched: &'a Fetched, tray: &'a Tray) -> Result<(), Damaged> {
+        let loaded = &fetched.live;
+        let queued = |route: RouteNo| fetched.counted.get(&(route, StateKind::Queued)).copied().unwrap_or(0);
         let (mut here, mut shown, mut shown_before) = (BTreeSet::new(), BTreeMap::new(), BTreeMap::new());
         for (request, listed) in machine.places() {
             here.insert(request.seq);
@@ -181,7 +181,8 @@ impl<'a> Changes<'a> {
                 shown_before.extend(was.request.occurrences.as_slice().iter().map(|o| (o.id, request.seq)));
             }
             let body = tray.bodies.get(&request.seq).filter(|_| tray.new_bodies.contains(&request.seq));
-            self.live.push(Put { request, record, listed, was, body });
+            let ahead = if listed.state == StateKind::Queued { queued(request.route) } else { 0 };
+            self.live.push(Put { request, record, listed, was, body, ahead });
         }
         for (seq, was) in loaded.iter().filter(|(seq, _)| !here.contains(seq)) {
             self.gone.push(was);

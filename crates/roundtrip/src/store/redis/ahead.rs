@@ -2,19 +2,24 @@
 //! hand many rows to a script, and to take them back, than to read them.
 //!
 //! Failure modes: nothing keeps these reads together but the commit of the tick that uses them, which fails if somebody
-//! wrote meanwhile. A row that is missing means that somebody did.
+//! wrote meanwhile. What is missing is asked for again by a script, which says whether somebody did.
 
-use redis::Value;
+use std::collections::HashMap;
+
+use redis::{Cmd, Value};
 
 use super::ask::{Arguments, bytes, list, live_row};
-use super::bytes::receipt;
+use super::bytes::{body, receipt};
 use super::flight::Flight;
 use super::keys::Key;
 use super::link::LinkError;
-use crate::inbox::RouteNo;
+use crate::inbox::{RouteNo, When};
 use crate::store::disk::ColdKey;
-use crate::store::loan::{Damaged, Found, Lender, LiveRow, Want};
+use crate::store::loan::{Damaged, Found, Lender, LiveRow, Reached, Want};
 use crate::words::Seq;
+
+/// Numbers at most this far apart are read together.
+const GAP: u64 = 2;
 
 /// A flight that takes the shorter way where there is one.
 pub(super) struct Ahead<'a>(pub(super) Flight<'a>);
@@ -25,22 +30,24 @@ impl Lender for Ahead<'_> {
     async fn fly(&mut self, wants: &[Want]) -> Result<Vec<Found>, LinkError> {
         let mut found = Vec::with_capacity(wants.len());
         for want in wants {
-            match want {
+            let by_commands = match want {
                 Want::Next { route, after, requests, reached, bytes } => {
-                    let mut rows = self.next(*route, *after, *requests, *bytes).await?;
-                    let is_over = |when| reached.iter().any(|(first, last)| (*first..=*last).contains(&when));
-                    rows.retain(|row| !row.listed.deadline.is_some_and(is_over));
-                    found.push(Found::Live(rows));
+                    let rows = self.next(*route, *after, *requests, *bytes).await?;
+                    rows.map(|rows| Found::Live(not_over(rows, reached)))
                 }
                 Want::Ended(ids) => {
                     let of = ids.iter().map(|id| (id.0, ColdKey::Request(*id))).collect();
-                    found.push(self.receipts(Key::Ended, of).await?);
+                    Some(self.receipts(Key::Ended, of).await?)
                 }
                 Want::Seen(occurrences) => {
                     let of = occurrences.iter().map(|id| (id.0, ColdKey::Occurrence(*id))).collect();
-                    found.push(self.receipts(Key::Seen, of).await?);
+                    Some(self.receipts(Key::Seen, of).await?)
                 }
-                _ => found.extend(self.0.fly(std::slice::from_ref(want)).await?),
+                _ => None,
+            };
+            match by_commands {
+                Some(by_commands) => found.push(by_commands),
+                None => found.extend(self.0.fly(std::slice::from_ref(want)).await?),
             }
         }
         Ok(found)
@@ -48,14 +55,15 @@ impl Lender for Ahead<'_> {
 }
 
 impl Ahead<'_> {
-    /// The first of a route that come after this one, by turn, until their payloads are as long as this.
+    /// The first of a route that come after this one, by turn, until their payloads are as long as this; nothing, if one
+    /// of them is not as it came.
     async fn next(
         &mut self,
         route: RouteNo,
         (turn, seq): (u64, Seq),
         requests: usize,
         bytes: usize,
-    ) -> Result<Vec<LiveRow>, LinkError> {
+    ) -> Result<Option<Vec<LiveRow>>, LinkError> {
         let route = route.0.to_be_bytes();
         let mut range = Arguments::of([
             [&b"("[..], &route, &turn.to_be_bytes(), &seq.0.to_be_bytes()].concat(),
@@ -63,28 +71,41 @@ impl Ahead<'_> {
         ]);
         range.push_all(["LIMIT", "0"]);
         range.push_number(requests);
-        let numbers = self.read("ZRANGEBYLEX", Key::Queue, &range).await?;
+        let numbers = values(self.read(vec![self.0.link.on("ZRANGEBYLEX", Key::Queue, &range)]).await?.pop())?;
         let numbers = numbers.iter().filter_map(|member| member.as_ref()?.last_chunk::<8>().copied());
         let seqs: Vec<Seq> = numbers.map(|number| Seq(u64::from_be_bytes(number))).collect();
         if seqs.is_empty() {
-            return Ok(Vec::new());
+            return Ok(Some(Vec::new()));
         }
-        let fields = Arguments::of(seqs.iter().map(|seq| seq.0.to_be_bytes()));
-        let rows = self.read("HMGET", Key::Live, &fields).await?;
-        let row = |row: &Option<Vec<u8>>| Ok(live_row(row.as_ref().ok_or(LinkError::Moved)?)?);
-        let mut rows = rows.iter().map(row).collect::<Result<Vec<_>, LinkError>>()?;
-        let Some(Found::Bodies(bodies)) = self.0.fly(&[Want::BodiesOf { seqs, bytes }]).await?.pop() else {
-            return Err(Damaged::new("answers", "no bodies").into());
-        };
-        // They come in the order in which they were asked for, as far as they do.
-        rows.truncate(bodies.len());
-        for (row, (seq, body)) in rows.iter_mut().zip(bodies) {
-            if row.request.seq != seq {
-                return Err(LinkError::Moved);
+        let mut reads =
+            vec![self.0.link.on("HMGET", Key::Live, &Arguments::of(seqs.iter().map(|seq| seq.0.to_be_bytes())))];
+        reads.extend(runs(&seqs).map(|run| self.fresh_of(run)));
+        let mut answers = self.read(reads).await?.into_iter();
+        let changed = values(answers.next())?;
+        let mut fresh = HashMap::with_capacity(seqs.len());
+        for entries in answers {
+            for entry in list(entries)? {
+                let (seq, row, body) = as_it_came(entry)?;
+                fresh.insert(seq, (row, body));
             }
-            row.body = Some(body);
         }
-        Ok(rows)
+        let (mut rows, mut weight) = (Vec::with_capacity(seqs.len()), 0);
+        for (seq, changed) in seqs.iter().zip(changed) {
+            let Some((row, asked)) = fresh.remove(seq) else { return Ok(None) };
+            if weight > bytes {
+                break;
+            }
+            weight += asked.len();
+            rows.push(LiveRow { body: Some(body(asked)?), ..live_row(&changed.unwrap_or(row))? });
+        }
+        Ok(Some(rows))
+    }
+
+    /// Reads what is as it came, of these numbers and those between them.
+    fn fresh_of(&self, run: &[Seq]) -> Cmd {
+        let mut range = Arguments::default();
+        run.first().into_iter().chain(run.last()).for_each(|seq| range.push_number(seq.0));
+        self.0.link.on("XRANGE", Key::Fresh, &range)
     }
 
     /// The receipts that are there of these.
@@ -92,20 +113,66 @@ impl Ahead<'_> {
         if of.is_empty() {
             return Ok(Found::Receipts(Vec::new()));
         }
-        let values = self.read("HMGET", key, &Arguments::of(of.iter().map(|(field, _)| field))).await?;
+        let fields = Arguments::of(of.iter().map(|(field, _)| field));
+        let values = values(self.read(vec![self.0.link.on("HMGET", key, &fields)]).await?.pop())?;
         let there = of.iter().zip(values).filter_map(|((_, key), value)| Some((*key, value?)));
         let receipts = there.map(|(key, value)| Ok((key, receipt(&value)?)));
         Ok(Found::Receipts(receipts.collect::<Result<_, Damaged>>()?))
     }
 
-    /// The values that one command brings.
-    async fn read(&self, name: &str, key: Key, arguments: &Arguments) -> Result<Vec<Option<Vec<u8>>>, LinkError> {
-        let link = self.0.link;
-        let answer = link.read(link.on(name, key, arguments)).await?;
-        let value = |value| match value {
-            Value::Nil => Ok(None),
-            other => bytes(Some(other)).map(Some),
+    async fn read(&self, commands: Vec<Cmd>) -> Result<Vec<Value>, LinkError> {
+        self.0.link.read(commands).await
+    }
+}
+
+/// Numbers that grow, as far as they are near each other.
+fn runs(seqs: &[Seq]) -> impl Iterator<Item = &[Seq]> {
+    seqs.chunk_by(|one, next| one < next && next.0 - one.0 <= GAP)
+}
+
+/// Those whose deadlines are not reached.
+fn not_over(mut rows: Vec<LiveRow>, reached: &Reached) -> Vec<LiveRow> {
+    let is_over = |when: When| reached.iter().any(|(first, last)| (*first..=*last).contains(&when));
+    rows.retain(|row| !row.listed.deadline.is_some_and(is_over));
+    rows
+}
+
+/// The values that one command brought.
+fn values(answer: Option<Value>) -> Result<Vec<Option<Vec<u8>>>, Damaged> {
+    let value = |value| match value {
+        Value::Nil => Ok(None),
+        other => bytes(Some(other)).map(Some),
+    };
+    list(answer.unwrap_or(Value::Nil))?.map(value).collect()
+}
+
+/// Number, row and body of an entry of the stream.
+fn as_it_came(entry: Value) -> Result<(Seq, Vec<u8>, Vec<u8>), Damaged> {
+    let mut entry = list(entry)?;
+    let id = bytes(entry.next())?;
+    let number = std::str::from_utf8(&id).ok().and_then(|id| id.split_once('-')?.0.parse().ok());
+    let number = number.ok_or_else(|| Damaged::new("fresh", "its id is no number"))?;
+    let mut fields = list(entry.next().unwrap_or(Value::Nil))?;
+    let mut value = || {
+        let _name = fields.next();
+        bytes(fields.next())
+    };
+    Ok((Seq(number), value()?, value()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_near_each_other_are_read_together() {
+        let check = |numbers: &[u64], expected: &[usize]| {
+            let seqs: Vec<Seq> = numbers.iter().copied().map(Seq).collect();
+            assert_eq!(runs(&seqs).map(<[Seq]>::len).collect::<Vec<_>>(), expected, "{numbers:?}");
         };
-        Ok(list(answer)?.map(value).collect::<Result<_, Damaged>>()?)
+        check(&[], &[]);
+        check(&[1, 2, 3], &[3]);
+        check(&[1, 3, 6, 7], &[2, 2]);
+        check(&[7, 3, 4], &[1, 2]);
     }
 }

@@ -73,6 +73,11 @@ impl RedisKeeper {
         self.known.fixtures.len() as u64
     }
 
+    /// The number of the next request.
+    pub(super) fn next_seq(&self) -> u64 {
+        self.known.numbers.high.seq
+    }
+
     /// What a part of `whole.lua` brings, at the version that is known.
     pub(super) async fn ask(&self, what: &str, with: &Arguments) -> Result<Value, LinkError> {
         self.ask_at(&self.known.version.to_string(), what, with).await
@@ -113,6 +118,7 @@ impl RedisKeeper {
         Err(LinkError::Moved)
     }
 
+    /// All fields of a hash; of `live`, those too that are as they came.
     async fn look_through(&self, key: Key, after: &[u8]) -> Result<Sorted, LinkError> {
         let (mut sorted, mut cursor) = (Sorted::new(key, after, FIELDS_MAX), b"0".to_vec());
         loop {
@@ -123,8 +129,28 @@ impl RedisKeeper {
                 sorted.add(bytes(Some(field))?);
             }
             if cursor == b"0" {
-                sorted.sort();
-                return Ok(sorted);
+                break;
+            }
+        }
+        if key == Key::Live {
+            self.add_fresh(&mut sorted, after).await?;
+        }
+        sorted.sort();
+        Ok(sorted)
+    }
+
+    /// Adds the numbers of requests after one that are as they came.
+    async fn add_fresh(&self, sorted: &mut Sorted, after: &[u8]) -> Result<(), LinkError> {
+        let mut after = if after.is_empty() { 0 } else { seq(after)?.0 };
+        loop {
+            let numbers = list(self.ask("fresh", &Arguments::of([after.to_string()])).await?)?;
+            if numbers.len() == 0 {
+                return Ok(());
+            }
+            for number in numbers {
+                let number = bytes(Some(number))?;
+                after = seq(&number)?.0;
+                sorted.add(number);
             }
         }
     }

@@ -109,6 +109,11 @@ pub(super) async fn faults(keeper: &mut RedisKeeper) -> Result<Vec<Fault>, LinkE
     if rows != [named] {
         audit.tell("key changed", format!("leads to {named} rows of key fixture, and there are {rows:?}"));
     }
+    let newest = list(keeper.ask("newest_fresh", &Arguments::default()).await?)?.next();
+    let (newest, next) = (number(newest)?, keeper.next_seq());
+    if newest >= next {
+        audit.tell("key fresh", format!("has had number {newest}, so it does not take the next, which is {next}"));
+    }
     Ok(audit.faults)
 }
 

@@ -2,6 +2,7 @@
 //! bytes, so numbers are big-endian there; scores would be doubles.
 //!
 //! ```text
+//!   fresh     r: as in live, b: as in body
 //!   live      state 1, flags 1, [deadline 8] [turn 8] [due 8], record
 //!   body      encoding 1, length of trace 2 (none: 65535), trace, payload
 //!   response  encoding 1, payload

@@ -12,6 +12,7 @@ pub(super) enum Key {
     Lineage,
     Fixture,
     Changed,
+    Fresh,
     Live,
     Body,
     Response,
@@ -55,12 +56,13 @@ impl Key {
 }
 
 /// Names and kinds of all keys, in their order.
-const KEYS: [(&str, &str); 38] = [
+const KEYS: [(&str, &str); 39] = [
     ("numbers", "hash"),
     ("turn", "hash"),
     ("lineage", "hash"),
     ("fixture", "hash"),
     ("changed", "zset"),
+    ("fresh", "stream"),
     ("live", "hash"),
     ("body", "hash"),
     ("response", "hash"),
@@ -124,6 +126,7 @@ pub(super) const ANCHOR: [u8; 1024] = [0xff; 1024];
 
 const ALL_KEYS: &str = include_str!("lua/keys.lua");
 const BASICS: &str = include_str!("lua/basics.lua");
+const ROWS: &str = include_str!("lua/rows.lua");
 
 /// Forgets what is left of a group's items.
 pub(super) const CLEAR: &str = include_str!("lua/clear.lua");
@@ -151,7 +154,7 @@ impl Script {
 
     /// Brings what a tick or a read wants.
     pub(super) fn fetch() -> Script {
-        Script::new(&[ALL_KEYS, BASICS, include_str!("lua/turn.lua"), include_str!("lua/fetch.lua")])
+        Script::new(&[ALL_KEYS, BASICS, ROWS, include_str!("lua/turn.lua"), include_str!("lua/fetch.lua")])
     }
 
     /// Commits what a process did with what it has at hand.
@@ -167,7 +170,7 @@ impl Script {
 
     /// Reads a store as a whole.
     pub(super) fn whole() -> Script {
-        Script::new(&[ALL_KEYS, BASICS, include_str!("lua/whole.lua")])
+        Script::new(&[ALL_KEYS, BASICS, ROWS, include_str!("lua/whole.lua")])
     }
 
     /// Gives back a turn.
@@ -192,7 +195,7 @@ mod tests {
     fn both_sides_have_the_keys_in_one_order() {
         assert_eq!(declared(ALL_KEYS), KEYS.map(|(name, _)| name));
         assert_eq!(declared(include_str!("lua/commit_keys.lua")), COMMIT_KEYS.map(Key::name));
-        assert_eq!((Key::Numbers as usize, Key::Journal as usize, Key::Copying as usize), (1, 35, KEYS.len()));
+        assert_eq!((Key::Numbers as usize, Key::Journal as usize, Key::Copying as usize), (1, 36, KEYS.len()));
     }
 
     #[test]

@@ -17,8 +17,8 @@
 //!
 //! A store has one slot, so following what a node says is all that a cluster asks for; no
 //! map of slots is kept. An error that a node gives by name means that the script wrote
-//! nothing, so it is safe to call again. A connection that breaks is not: whoever calls
-//! decides.
+//! nothing (a start makes sure that none is stopped half way), so it is safe to call again. A connection
+//! that breaks is not: whoever calls decides.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -203,12 +203,15 @@ impl Link {
         Some(Line { link: self, connection })
     }
 
-    /// What a command reads. Nothing keeps it together with others but a commit of the caller's that fails if somebody
-    /// wrote meanwhile.
-    pub(super) async fn read(&self, command: Cmd) -> Result<Value, LinkError> {
-        let mut connection = self.connect().await.map_err(LinkError::Away)?;
-        let answer = connection.req_packed_command(&command).await;
-        self.unless_refused(answer.map(|answer| vec![answer])).await.map(last)
+    /// What each of these commands reads. Nothing keeps them together, or with others, but a commit of the caller's that
+    /// fails if somebody wrote meanwhile.
+    pub(super) async fn read(&self, commands: Vec<Cmd>) -> Result<Vec<Value>, LinkError> {
+        let connection = self.connect().await.map_err(LinkError::Away)?;
+        let mut all = Pipeline::with_capacity(commands.len());
+        for command in commands {
+            all.add_command(command);
+        }
+        self.unless_refused(answers(connection, all).await).await
     }
 
     async fn call_watching(

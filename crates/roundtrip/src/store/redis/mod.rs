@@ -49,7 +49,7 @@ use link::{Link, LinkError};
 use place::Place;
 pub use project::ProjectionHealth;
 use project::Showing;
-use put::Brought;
+use put::{Brought, FAR_BACK};
 use server::{Server, new_run, new_tag};
 
 pub(super) use archive::contents;
@@ -66,12 +66,12 @@ use super::{Changes, Hints, NO_EPOCH, Options, Store, StoreError, StoreFuture, T
 use crate::clock::Clock;
 
 /// The layout of keys and values that this version writes.
-const FORMAT: u32 = 2;
-/// The oldest format that this version reads: before it, what is queued was listed in another way.
-const OLDEST: u32 = 2;
+const FORMAT: u32 = 3;
+/// The oldest format that this version reads: before it, requests were not kept as they came.
+const OLDEST: u32 = 3;
 /// The oldest format whose programs may go on working on what this version writes: those of a format that only
 /// adds what they neither read nor write go on, so that processes are upgraded one after the other.
-const NEEDS: u32 = 2;
+const NEEDS: u32 = 3;
 /// How many reads run at a time; others wait.
 const READERS_MAX: usize = 16;
 /// How often a read is disturbed by commits before it takes a turn of its own.
@@ -181,6 +181,7 @@ impl RedisStore {
             give: Script::give(),
             writing: Link::new(place.clone(), keys.clone()),
             reading: Link::new(place.clone(), keys),
+            far_back: FAR_BACK,
             clock: None,
             place,
         };
@@ -204,6 +205,14 @@ impl RedisStore {
     #[must_use]
     pub fn with_clock(mut self, clock: Arc<dyn Clock>) -> RedisStore {
         self.server.clock = Some(clock);
+        self
+    }
+
+    /// The same, with requests kept as they came behind so many that are queued, in place of 4,096. For tests, whose
+    /// queues are short.
+    #[must_use]
+    pub fn with_far_back(mut self, queued: u64) -> RedisStore {
+        self.server.far_back = queued;
         self
     }
 
@@ -305,7 +314,7 @@ impl RedisStore {
             brought,
             shown: Vec::new(),
             must: true,
-            begin: self.server.anchors(),
+            begin: self.server.rehearsal(),
             has_turn: true,
         };
         self.write(writer, known, done).await?;

@@ -10,15 +10,23 @@ use super::bytes::{
 };
 use super::keys::Key;
 use crate::inbox::{StateKind, When};
-use crate::store::disk::{ColdKey, ColdReceipt, GroupRow};
+use crate::store::disk::{Body, ColdKey, ColdReceipt, GroupRow};
 use crate::store::journal::KeptEntry;
-use crate::store::loan::{Changes, Damaged, PutReceipt, encode, request_of};
-use crate::words::UnixMs;
+use crate::store::loan::{Changes, Damaged, Put, PutReceipt, encode, request_of};
+use crate::words::{Seq, UnixMs};
 
 /// How many entries are one part of the journal.
 const PART_ENTRIES: usize = 64;
 /// How many receipts one note tells of.
 const NOTE_KEYS: usize = 64;
+
+/// How many are queued before whoever waits for long: more than processes keep at hand.
+pub(super) const FAR_BACK: u64 = 4096;
+/// The longest payload that is kept with its row, as it came.
+const FRESH_BYTES_MAX: usize = 2048;
+
+/// Requests that are kept as they come.
+pub(super) type Fresh<'a> = BTreeMap<Seq, (&'a Put<'a>, &'a Body)>;
 
 /// What the fetches of a tick brought that changes do not tell.
 #[derive(Debug, Default)]
@@ -46,6 +54,7 @@ struct Commands(BTreeMap<(Step, Key), Arguments>);
 enum Step {
     Unlist,
     Delete,
+    Erase,
     Put,
     List,
 }
@@ -55,6 +64,7 @@ impl Step {
         match self {
             Step::Unlist => "ZREM",
             Step::Delete => "HDEL",
+            Step::Erase => "XDEL",
             Step::Put => "HSET",
             Step::List => "ZADD",
         }
@@ -68,6 +78,11 @@ impl Commands {
 
     fn delete(&mut self, key: Key, field: impl AsRef<[u8]>) {
         self.of(Step::Delete, key).push(field);
+    }
+
+    /// Takes away what is of a request as it came, if anything is.
+    fn erase(&mut self, seq: Seq) {
+        self.of(Step::Erase, Key::Fresh).push_number(seq.0);
     }
 
     fn put(&mut self, key: Key, field: impl AsRef<[u8]>, value: impl FnOnce(&mut Vec<u8>)) {
@@ -107,10 +122,15 @@ fn command(name: &'static str, key: Key, put: impl FnOnce(&mut Arguments)) -> Co
     Command { name, key, arguments }
 }
 
-/// The commands that write these changes, in the newest epoch.
-pub(super) fn put(changes: &Changes<'_>, brought: &Brought, newest_epoch: u64) -> Result<Vec<Command>, Damaged> {
+/// The commands that write these changes, but for what is kept as it came, in the newest epoch.
+pub(super) fn put(
+    changes: &Changes<'_>,
+    brought: &Brought,
+    fresh: &Fresh<'_>,
+    newest_epoch: u64,
+) -> Result<Vec<Command>, Damaged> {
     let mut commands = Commands::default();
-    put_requests(&mut commands, changes);
+    put_requests(&mut commands, changes, fresh);
     put_receipts(&mut commands, changes, &brought.notes)?;
     put_parcels(&mut commands, changes)?;
     put_groups(&mut commands, changes, brought)?;
@@ -133,10 +153,34 @@ pub(super) fn put(changes: &Changes<'_>, brought: &Brought, newest_epoch: u64) -
     Ok(commands)
 }
 
-fn put_requests(commands: &mut Commands, changes: &Changes<'_>) {
+/// What is kept as it comes: what is new and will wait for long, in the order of its numbers, and short enough to be read
+/// for its row alone. A stream takes only numbers above all that it had; those from this one on are.
+pub(super) fn fresh<'a>(changes: &'a Changes<'_>, first_new: u64, far_back: u64) -> Fresh<'a> {
+    let is_queued = |put: &&Put<'_>| put.listed.state == StateKind::Queued && put.ahead >= far_back;
+    let new = changes.live.iter().filter(|put| put.was.is_none() && put.request.seq.0 >= first_new).filter(is_queued);
+    let of = new.filter_map(|put| Some((put.request.seq, (put, put.body?))));
+    of.filter(|(_, (_, body))| body.payload.bytes.len() <= FRESH_BYTES_MAX).collect()
+}
+
+/// The commands that keep these as they come.
+pub(super) fn put_fresh(fresh: &Fresh<'_>) -> Vec<Command> {
+    let put = |(seq, (put, body)): (&Seq, &(&Put<'_>, &Body))| {
+        command("XADD", Key::Fresh, |arguments| {
+            arguments.push_number(seq.0);
+            arguments.push("r");
+            arguments.push_with(|value| put_live(value, &put.listed, &put.record));
+            arguments.push("b");
+            arguments.push_with(|value| put_body(value, body));
+        })
+    };
+    fresh.iter().map(put).collect()
+}
+
+fn put_requests(commands: &mut Commands, changes: &Changes<'_>, fresh: &Fresh<'_>) {
     for was in &changes.gone {
         let seq = was.request.seq.0.to_be_bytes();
         commands.relist(&members(&was.request, &was.listed), &[]);
+        commands.erase(was.request.seq);
         commands.delete(Key::Live, seq);
         commands.delete(Key::Body, seq);
         if !matches!(was.listed.state, StateKind::Held | StateKind::Queued | StateKind::Leased) {
@@ -150,7 +194,13 @@ fn put_requests(commands: &mut Commands, changes: &Changes<'_>) {
         let (request, seq) = (put.request, put.request.seq.0.to_be_bytes());
         let before = put.was.map(|was| members(&was.request, &was.listed)).unwrap_or_default();
         commands.relist(&before, &members(request, &put.listed));
-        commands.put(Key::Live, seq, |value| put_live(value, &put.listed, &put.record));
+        if put.was.is_some() && put.body.is_some() {
+            // With another body it is not as it came: that is in its own place, as its row is.
+            commands.erase(put.request.seq);
+        }
+        if !fresh.contains_key(&put.request.seq) {
+            commands.put(Key::Live, seq, |value| put_live(value, &put.listed, &put.record));
+        }
         let was_first = put.was.is_some_and(|was| !was.request.behind);
         match (was_first, !request.behind) {
             (false, true) => commands.put(Key::Id, request.id.0, |value| value.extend(seq)),
@@ -158,7 +208,7 @@ fn put_requests(commands: &mut Commands, changes: &Changes<'_>) {
             _ => {}
         }
     }
-    for (seq, body) in &changes.bodies {
+    for (seq, body) in changes.bodies.iter().filter(|(seq, _)| !fresh.contains_key(seq)) {
         commands.put(Key::Body, seq.0.to_be_bytes(), |value| put_body(value, body));
     }
     for seq in &changes.void_responses {

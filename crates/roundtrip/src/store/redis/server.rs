@@ -29,6 +29,8 @@ pub(super) struct Server {
     pub(super) give: Script,
     pub(super) writing: Link,
     pub(super) reading: Link,
+    /// Behind how many that are queued requests are kept as they came.
+    pub(super) far_back: u64,
     /// In place of the server's clock, for tests.
     pub(super) clock: Option<Arc<dyn Clock>>,
 }
@@ -110,16 +112,37 @@ impl Server {
         brought: &Brought,
         tag: u64,
     ) -> Result<Vec<Command>, Damaged> {
-        let mut commands = vec![
+        let fresh = put::fresh(changes, known.numbers.high.seq, self.far_back);
+        // Both may be refused, by a stream that somebody else wrote to or for want of memory: a script is only stopped
+        // before it has written anything if they come first.
+        let mut commands = put::put_fresh(&fresh);
+        commands.extend([
             Command { name: "HSET", key: Key::Numbers, arguments: numbers(known, changes) },
             Command { name: "HSET", key: Key::Lineage, arguments: lineage(known.version + 1, tag) },
-        ];
-        commands.extend(put::put(changes, brought, known.numbers.newest_epoch)?);
+        ]);
+        commands.extend(put::put(changes, brought, &fresh, known.numbers.newest_epoch)?);
         Ok(commands)
     }
 
+    /// What a start does besides: whatever commands commits are made of, once each, without effect where the others have
+    /// none. A role that may not do one of them is refused there, in a transaction that is void then; a script would be
+    /// stopped half way.
+    pub(super) fn rehearsal(&self) -> Vec<Cmd> {
+        let harmless: [(&str, Key, &[&str]); 6] = [
+            // Nothing is there while a process starts.
+            ("XADD", Key::Copying, &["NOMKSTREAM", "1", "", ""]),
+            ("XDEL", Key::Fresh, &["1-1"]),
+            ("XTRIM", Key::Journal, &["MINID", "=", "0"]),
+            ("ZREM", Key::Queue, &[""]),
+            ("HDEL", Key::Live, &[""]),
+            ("HINCRBY", Key::Numbers, &["epoch", "0"]),
+        ];
+        let harmless = harmless.iter().map(|(name, key, with)| self.writing.on(name, *key, &Arguments::of(*with)));
+        self.anchors().into_iter().chain(harmless).collect()
+    }
+
     /// The commands that keep short entries quick to find.
-    pub(super) fn anchors(&self) -> Vec<Cmd> {
+    fn anchors(&self) -> Vec<Cmd> {
         let anchor = |&(key, command): &(Key, &str)| {
             let arguments: [&[u8]; 2] = if command == "ZADD" { [b"0", &ANCHOR] } else { [&ANCHOR, b""] };
             self.writing.on(command, key, &Arguments::of(arguments))

@@ -24,17 +24,6 @@ local me, mode, expected = ARGV[1], ARGV[2], ARGV[3]
 local certain, certain_tag, fixtures_known = ARGV[4], ARGV[5], ARGV[6]
 local NUMBER_FIELDS = {'version', 'run', 'epoch', 'seq', 'entry', 'receipt', 'item', 'group', 'floor', 'fixtures', 'format', 'needs'}
 
-local function get_all(key, fields)
-  local values = {}
-  for first = 1, #fields, ARGUMENTS_MAX do
-    local part = redis.call('HMGET', key, unpack(fields, first, math.min(first + ARGUMENTS_MAX - 1, #fields)))
-    for i = 1, #part do
-      values[first + i - 1] = part[i]
-    end
-  end
-  return values
-end
-
 local function arguments(first, last)
   local list = {}
   for i = first, last do
@@ -54,15 +43,23 @@ local function ids_at(first, last)
 end
 
 -- Pairs of field and value, of those that are there.
-local function found(key, fields)
-  local values, pairs_found = get_all(key, fields), {}
+local function pairs_of(fields, values)
+  local list = {}
   for i = 1, #fields do
     if values[i] then
-      pairs_found[#pairs_found + 1] = fields[i]
-      pairs_found[#pairs_found + 1] = values[i]
+      list[#list + 1] = fields[i]
+      list[#list + 1] = values[i]
     end
   end
-  return pairs_found
+  return list
+end
+
+local function found(key, fields)
+  return pairs_of(fields, get_all(key, fields))
+end
+
+local function found_rows(seqs)
+  return pairs_of(seqs, rows_of(seqs))
 end
 
 -- Members from `prefix .. first` to `prefix .. last`, both included.
@@ -167,7 +164,7 @@ local function with_bodies(seqs, rows, bytes)
   local list, weight = {}, 0
   for first = 1, #seqs, WEIGH do
     local part = {unpack(seqs, first, math.min(first + WEIGH - 1, #seqs))}
-    local bodies = redis.call('HMGET', BODY, unpack(part))
+    local bodies = bodies_of(part)
     for i = 1, #part do
       if weight >= bytes then
         return list
@@ -203,10 +200,6 @@ local function merged(prefixes, after, limit)
     of.seqs = numbers_of(redis.call('ZRANGEBYLEX', of.key, low, high, 'LIMIT', 0, math.min(limit, MERGE)))
     of.next = 1
   end
-  local function number(seq)
-    local high, low = struct.unpack('>I4I4', seq)
-    return high * 4294967296 + low
-  end
   for at = 1, #lists do
     refill(lists[at], after)
   end
@@ -214,8 +207,8 @@ local function merged(prefixes, after, limit)
     local best, lowest = nil, nil
     for at = 1, #lists do
       local seq = lists[at].seqs[lists[at].next]
-      if seq and (not lowest or number(seq) < lowest) then
-        best, lowest = lists[at], number(seq)
+      if seq and (not lowest or number_of(seq) < lowest) then
+        best, lowest = lists[at], number_of(seq)
       end
     end
     if not best then
@@ -254,7 +247,7 @@ function bring.named(first, last)
       seqs[#seqs + 1] = shown[i]
     end
   end
-  local rows = get_all(LIVE, seqs)
+  local rows = rows_of(seqs)
   for i = 1, #rows do
     if rows[i] then
       add(id_of(rows[i]))
@@ -268,7 +261,7 @@ function bring.named(first, last)
       end
     end
   end
-  return found(LIVE, seqs_of(ids))
+  return found_rows(seqs_of(ids))
 end
 
 -- ids
@@ -279,12 +272,13 @@ function bring.behind(first, last)
       numbers_of(between(BEHIND, ARGV[i], FIRST8, LAST8, -1), seqs)
     end
   end
-  return found(LIVE, seqs)
+  return found_rows(seqs)
 end
 
 -- ids, or '*'
 function bring.bodies(first, last)
-  return found(BODY, seqs_of(ids_at(first, last)))
+  local seqs = seqs_of(ids_at(first, last))
+  return pairs_of(seqs, bodies_of(seqs))
 end
 
 -- bytes, numbers
@@ -295,7 +289,7 @@ function bring.bodies_of(first, last)
       break
     end
     local part = {unpack(seqs, from, math.min(from + WEIGH - 1, #seqs))}
-    local bodies = redis.call('HMGET', BODY, unpack(part))
+    local bodies = bodies_of(part)
     for i = 1, #part do
       if bodies[i] and weight <= tonumber(ARGV[first]) then
         list[#list + 1] = part[i]
@@ -344,7 +338,7 @@ local function take_turns(after, high, wanted, ranges, seqs, rows)
       return
     end
     local part = numbers_of(members)
-    local part_rows = get_all(LIVE, part)
+    local part_rows = rows_of(part)
     for i = 1, #part do
       if is_reached(part_rows[i], ranges) then
         passed = passed + 1
@@ -386,7 +380,7 @@ function bring.claimed(first, last)
   for i = first, last do
     numbers_of(between(CLAIM, ARGV[i], FIRST8, LAST8, -1), seqs)
   end
-  return with_bodies(seqs, get_all(LIVE, seqs), math.huge)
+  return with_bodies(seqs, rows_of(seqs), math.huge)
 end
 
 -- Numbers listed under a moment in one of the ranges, the first of each.
@@ -400,22 +394,22 @@ end
 
 -- how many, ranges
 function bring.due(first, last)
-  return found(LIVE, listed(DUE, first, last))
+  return found_rows(listed(DUE, first, last))
 end
 
 -- how many, ranges
 function bring.overdue(first, last)
-  return found(LIVE, listed(DEADLINE, first, last))
+  return found_rows(listed(DEADLINE, first, last))
 end
 
 -- how many, one range
 function bring.leased(first, last)
-  return found(LIVE, listed(LEASE, first, last))
+  return found_rows(listed(LEASE, first, last))
 end
 
 -- how many, one range
 function bring.dead(first, last)
-  return found(LIVE, listed(DEAD, first, last))
+  return found_rows(listed(DEAD, first, last))
 end
 
 -- how many, ranges
@@ -475,7 +469,7 @@ function bring.routes(first, last)
   for _, of in ipairs(lists_of(arguments(first, last))) do
     numbers_of(between(of.key, of.prefix, FIRST8, LAST8, -1), seqs)
   end
-  return found(LIVE, seqs)
+  return found_rows(seqs)
 end
 
 -- lanes
@@ -533,7 +527,7 @@ function bring.lines(first, last)
     numbers_of(between(LINE, ARGV[i] .. '\0', FIRST8, LAST8, ARGV[i + 1]), seqs)
     numbers_of(between(LINE, ARGV[i] .. '\1', FIRST8, LAST8, -1), seqs)
   end
-  return found(LIVE, seqs)
+  return found_rows(seqs)
 end
 
 function bring.counted()
@@ -546,7 +540,7 @@ end
 
 -- how many, after, prefixes of route and state
 function bring.page(first, last)
-  return found(LIVE, merged(arguments(first + 2, last), ARGV[first + 1], tonumber(ARGV[first])))
+  return found_rows(merged(arguments(first + 2, last), ARGV[first + 1], tonumber(ARGV[first])))
 end
 
 -- how many, after, bytes, prefixes of route and state
@@ -555,7 +549,7 @@ function bring.ready(first, last)
   local list, weight = {}, 0
   for from = 1, #seqs, WEIGH do
     local part = {unpack(seqs, from, math.min(from + WEIGH - 1, #seqs))}
-    local rows, responses = redis.call('HMGET', LIVE, unpack(part)), redis.call('HMGET', RESPONSE, unpack(part))
+    local rows, responses = rows_of(part), redis.call('HMGET', RESPONSE, unpack(part))
     for i = 1, #part do
       if weight > tonumber(ARGV[first + 2]) then
         return list
@@ -654,7 +648,7 @@ function bring.counts()
       local oldest = merged({counted[i]}, FIRST8, 1)
       list[#list + 1] = counted[i]
       list[#list + 1] = counted[i + 1]
-      list[#list + 1] = oldest[1] and redis.call('HGET', LIVE, oldest[1]) or ''
+      list[#list + 1] = rows_of(oldest)[1] or ''
     end
   end
   return list

@@ -36,6 +36,29 @@ function bring.fields()
   return list
 end
 
+-- The newest number that the stream of what is as it came has had: it takes none that is not above it.
+function bring.newest_fresh()
+  if redis.call('EXISTS', FRESH) == 0 then
+    return {'0'}
+  end
+  local told = redis.call('XINFO', 'STREAM', FRESH)
+  for i = 1, #told, 2 do
+    if told[i] == 'last-generated-id' then
+      return {string.match(told[i + 1], '%d+')}
+    end
+  end
+end
+
+-- number: those after it of what is as it came
+function bring.fresh()
+  local list = {}
+  for _, entry in ipairs(redis.call('XRANGE', FRESH, '(' .. ARGV[3], '+', 'COUNT', TOGETHER)) do
+    local number = tonumber(string.match(entry[1], '%d+'))
+    list[#list + 1] = struct.pack('>I4I4', math.floor(number / 4294967296), number % 4294967296)
+  end
+  return list
+end
+
 -- key, the key of a hash beside it or 0, bytes, fields: field, value and the value beside it, of those that are
 -- there, until the values weigh more than `bytes`
 function bring.rows()
@@ -43,6 +66,9 @@ function bring.rows()
   local list, weight = {}, 0
   for i = 6, #ARGV do
     local value = redis.call('HGET', key, ARGV[i])
+    if key == LIVE then
+      value = or_fresh({ARGV[i]}, {value}, 1)[1]
+    end
     if value then
       local other = beside and redis.call('HGET', beside, ARGV[i]) or ''
       list[#list + 1] = ARGV[i]
