@@ -130,6 +130,7 @@ async fn rewritten(server: &RedisServer) -> Result<(), Failure> {
 
 /// The script by hand.
 struct Floor {
+    name: &'static str,
     connection: MultiplexedConnection,
     script: Script,
     next: u64,
@@ -137,11 +138,15 @@ struct Floor {
 }
 
 impl Floor {
+    async fn new(server: &RedisServer, name: &'static str) -> Result<Floor, Failure> {
+        Ok(Floor { name, connection: connect(server).await?, script: Script::new(FLOOR), next: 0, token: 0 })
+    }
+
     /// One call: completes these, claims and enqueues so many; answers what it claimed.
     async fn tick(&mut self, done: &[Vec<u8>], claim: usize, enqueue: usize) -> Result<Vec<Vec<u8>>, Failure> {
         let mut call = self.script.prepare_invoke();
         for key in ["job", "queue", "lease", "receipt"] {
-            call.key(format!("{{floor}}:{key}"));
+            call.key(format!("{{{}}}:{key}", self.name));
         }
         let now = u64::try_from(std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH)?.as_millis())?;
         call.arg(self.token).arg(self.token + 1).arg(done.len()).arg(claim).arg(now).arg(now + LEASE_MS);
@@ -178,7 +183,7 @@ impl Floor {
 }
 
 async fn floor(server: &RedisServer, in_flight: usize, count: u64) -> Result<Measured, Failure> {
-    let mut floor = Floor { connection: connect(server).await?, script: Script::new(FLOOR), next: 0, token: 0 };
+    let mut floor = Floor::new(server, "floor").await?;
     let before = Toll::so_far(server).await?;
     let rate = floor.run(in_flight, count).await?;
     let each = before.since(server, "by hand", count).await?;
@@ -351,6 +356,29 @@ pub(crate) fn flatness(report: &mut Report, scale: Scale) -> Result<(), Failure>
         Ok(rate)
     };
     runtime()?.block_on(servers::flatness(report, scale, filled, ours))?;
+    runtime()?.block_on(floor_flatness(report, &server, scale))?;
     report.store = "sqlite";
     Ok(())
+}
+
+/// The same for the script by hand: what a long queue costs on such a server whatever is built on it.
+async fn floor_flatness(report: &mut Report, server: &RedisServer, scale: Scale) -> Result<(), Failure> {
+    empty(server).await?;
+    let count = (scale.lifecycles * 32) as u64;
+    let filled = async |name, backlog: usize| {
+        let mut floor = Floor::new(server, name).await?;
+        for first in (0..backlog).step_by(1000) {
+            floor.tick(&[], 0, 1000.min(backlog - first)).await?;
+        }
+        Ok::<Floor, Failure>(floor)
+    };
+    let (mut large, mut small) = (filled("large", scale.backlog).await?, filled("small", servers::SMALL).await?);
+    let (mut of_large, mut of_small) = (Vec::new(), Vec::new());
+    for _ in 0..2 * scale.rounds {
+        of_large.push(large.run(IN_FLIGHT, count).await?);
+        of_small.push(small.run(IN_FLIGHT, count).await?);
+    }
+    let bench = format!("redis by hand, backlog {}", scale.backlog);
+    report.speed(bench, median(of_large), format!("backlog {}", servers::SMALL), median(of_small), "lifecycles/s");
+    empty(server).await
 }

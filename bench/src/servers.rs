@@ -15,7 +15,7 @@ pub(crate) const IN_FLIGHTS: [usize; 3] = [1, 128, IN_FLIGHT];
 /// How many are in flight in all other runs.
 pub(crate) const IN_FLIGHT: usize = 1024;
 /// Live requests of the small backlog.
-const SMALL: usize = 1_000;
+pub(crate) const SMALL: usize = 1_000;
 
 type Failure = Box<dyn std::error::Error>;
 
