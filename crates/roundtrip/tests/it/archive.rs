@@ -707,7 +707,7 @@ mod on_redis {
         let copy = Folder::new();
         copied(&*url, copy.place()).await;
         sound(copy.place()).await;
-        place.said("XADD", "fresh", &["99999999-0", "r", "\u{1}", "b", ""]);
+        place.said("XADD", "fresh", &["99999999-0", "r", "\u{1}"]);
         let faults = told(&url).await;
         assert!(faults.iter().any(|told| told.contains("is damaged: a row of live")), "{faults:#?}");
         place.said("XDEL", "fresh", &["99999999-0"]);

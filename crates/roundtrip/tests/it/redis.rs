@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use roundtrip::clock::{Clock, ManualClock};
 use roundtrip::sender::LaneStatus;
-use roundtrip::store::archive::Place;
+use roundtrip::store::archive::{Place, verify};
 use roundtrip::store::journal::Event;
 use roundtrip::store::op::{Admission, Admit, Define, Effect, LaneOrder, NewRequest, Op, Order, Outcome};
 use roundtrip::store::policy::{Gate, RoutePolicy};
@@ -303,6 +303,27 @@ async fn what_waits_for_long_is_kept_as_it_came() {
     let answers = grants.iter().map(|grant| Op::Answer(answer(grant))).collect();
     other.apply(answers).await.unwrap();
     check(["0", "0", "0"]);
+}
+
+/// Nobody looks for a receipt of what is as it came, so there must be none.
+#[tokio::test]
+async fn a_receipt_of_what_is_kept_as_it_came_is_named() {
+    let place = OnServer::default();
+    let store = place.store(Arc::new(ManualClock::at(START)), OPTIONS).await;
+    store.apply_one(Define { route: route(), policy: policy() }).await.unwrap();
+    store.apply_one(Admit { cursor: None, requests: requests(1..=2) }).await.unwrap();
+    drop(store);
+    let faults = async || verify(place.place().unwrap()).await.unwrap().faults;
+    assert_eq!(faults().await, []);
+    let receipt = format!(
+        "local id = string.gsub('{}', '%x%x', function(digits) return string.char(tonumber(digits, 16)) end) \
+         return redis.call('HSET', KEYS[1], id, 'receipt')",
+        id(2)
+    );
+    assert_eq!(place.run("ended", &receipt), "1");
+    let faults: Vec<String> = faults().await.iter().map(ToString::to_string).collect();
+    let named = format!("{} is there, and its request is in key fresh", id(2));
+    assert!(faults.iter().any(|fault| fault.contains(&named)), "{faults:#?}");
 }
 
 /// Before the first release what is queued was listed in another way; nobody has such a store but by accident.

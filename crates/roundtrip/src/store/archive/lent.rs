@@ -295,6 +295,7 @@ impl<K: Keeper> LentContents<K> {
                     was: Some(was),
                     body: None,
                     ahead: 0,
+                    is_news: false,
                 });
                 if changes.live.len() >= PAGE_RECORDS {
                     self.keeper.put(&changes, None, &self.mark).await?;
@@ -451,6 +452,7 @@ impl Written {
                 was: None,
                 body: Some(&whole.body),
                 ahead: 0,
+                is_news: false,
             });
         }
         Ok(changes)

@@ -88,6 +88,9 @@ pub(in crate::store) struct Put<'a> {
     /// How many of its route were queued before this commit, if it is queued: about as many are handed out before it.
     #[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "Postgres puts all alike"))]
     pub(in crate::store) ahead: u64,
+    /// Whether it is new, and there is no receipt of its id, nor of what shows it, for sure.
+    #[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "Postgres puts all alike"))]
+    pub(in crate::store) is_news: bool,
 }
 
 #[cfg_attr(not(feature = "postgres"), allow(dead_code, reason = "Redis keeps both in the record alone"))]
@@ -125,6 +128,12 @@ pub(in crate::store) fn request_of(group: &GroupRow) -> Option<RequestId> {
         GroupState::Sealed { request, .. } => Some(request),
         GroupState::Open => None,
     }
+}
+
+/// Under which names something may be remembered of a request.
+fn names(request: &Request) -> impl Iterator<Item = ColdKey> {
+    let shown = request.occurrences.as_slice().iter().map(|occurrence| ColdKey::Occurrence(occurrence.id));
+    std::iter::once(ColdKey::Request(request.id)).chain(shown)
 }
 
 impl<'a> Changes<'a> {
@@ -171,7 +180,9 @@ impl<'a> Changes<'a> {
         for (request, listed) in machine.places() {
             here.insert(request.seq);
             let (record, was) = (encode(request)?, loaded.get(&request.seq));
-            if was.is_some_and(|was| was.listed == listed && was.record == record) {
+            // One whose id another ended with is news no more, and written anew for that.
+            let is_same = was.is_some_and(|was| was.listed == listed && was.record == record);
+            if is_same && !tray.receipts.contains_key(&ColdKey::Request(request.id)) {
                 continue;
             }
             *self.counts.entry((request.route, listed.state)).or_default() += 1;
@@ -182,7 +193,9 @@ impl<'a> Changes<'a> {
             }
             let body = tray.bodies.get(&request.seq).filter(|_| tray.new_bodies.contains(&request.seq));
             let ahead = if listed.state == StateKind::Queued { queued(request.route) } else { 0 };
-            self.live.push(Put { request, record, listed, was, body, ahead });
+            let mut names = names(request);
+            let is_news = was.is_none() && names.all(|name| fetched.is_absent(&name) && !tray.cold.contains_key(&name));
+            self.live.push(Put { request, record, listed, was, body, ahead, is_news });
         }
         for (seq, was) in loaded.iter().filter(|(seq, _)| !here.contains(seq)) {
             self.gone.push(was);
@@ -269,6 +282,7 @@ mod tests {
                 listed: *listed,
                 body: Some(body.clone()),
                 response: None,
+                is_news: false,
             };
             let found = |want: &Want| match want {
                 Want::Named { .. } | Want::Turns { .. } => Found::Live(self.0.iter().map(row).collect()),

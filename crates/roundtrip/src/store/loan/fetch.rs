@@ -95,7 +95,7 @@ impl Fetched {
     }
 
     /// The next of a queue, with what answers to them will need besides: each of them is the first of its id, so
-    /// those are its receipt, those of its occurrences, and whoever is held behind it.
+    /// those are its receipt, those of its occurrences, and whoever is held behind it. What is news has no receipts.
     pub(super) async fn queue<L: Lender>(
         lender: &mut L,
         sight: &Sight<'_>,
@@ -105,13 +105,19 @@ impl Fetched {
     ) -> Result<Fetched, L::Error> {
         let reached = Needs::of(&[], sight.fixtures.values(), sight.numbers.now).reached;
         let next = Want::Next { route, after, requests: AHEAD, reached, bytes: AHEAD_BYTES };
+        let wants = [next];
+        let found = lender.fly(&wants).await?;
+        let (mut ids, mut ended, mut shown) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
+        for row in found.iter().flat_map(Found::live) {
+            ids.insert(row.request.id);
+            if !row.is_news {
+                ended.insert(row.request.id);
+                shown.extend(row.request.occurrences.as_slice().iter().map(|occurrence| occurrence.id));
+            }
+        }
         let mut fetched = Fetched::default();
-        fetched.fly(lender, vec![next]).await?;
-        let first = || fetched.live.values().map(|loaded| &loaded.request);
-        let ids: BTreeSet<RequestId> = first().map(|request| request.id).collect();
-        let shown =
-            first().flat_map(|request| request.occurrences.as_slice()).map(|occurrence| occurrence.id).collect();
-        let mut wants = vec![Want::Ended(ids.clone()), Want::Seen(shown)];
+        fetched.take_all(&wants, found);
+        let mut wants = vec![Want::Ended(ended), Want::Seen(shown)];
         wants.extend(some_are_held.then(|| Want::Behind(ids.clone())));
         fetched.fly(lender, wants).await?;
         fetched.closed = ids;
@@ -285,8 +291,11 @@ impl Fetched {
     }
 
     fn take_live(&mut self, want: &Want, row: LiveRow) {
-        let LiveRow { request, record, listed, body, response } = row;
+        let LiveRow { request, record, listed, body, response, is_news } = row;
         let seq = request.seq;
+        if is_news {
+            self.looked_up.extend(request.occurrences.as_slice().iter().map(|occurrence| occurrence.id));
+        }
         match want {
             Want::Named { .. } => {
                 self.named.insert(request.id);

@@ -163,9 +163,12 @@ impl Shelf {
         let Reach::To(last) = self.queues.get(&route).map_or(Reach::default(), |queue| queue.reach) else {
             return Ok(false);
         };
-        let fetched = Fetched::queue(lender, sight, route, last, self.known.all(StateKind::Held) > 0).await?;
+        let mut fetched = Fetched::queue(lender, sight, route, last, self.known.all(StateKind::Held) > 0).await?;
         self.learn_reach(&fetched);
-        let left_out = self.learn_live(&fetched, &fetched.tray);
+        let (live, mut bodies) = (std::mem::take(&mut fetched.live), std::mem::take(&mut fetched.tray.bodies));
+        let new = live.into_iter().filter(|(seq, _)| !self.rows.contains_key(seq));
+        let new = new.map(|(seq, loaded)| (loaded, bodies.remove(&seq))).collect();
+        let left_out = self.learn_live(new);
         self.learn_names(&fetched, &fetched.tray, &left_out);
         self.reach_all(&[route].into());
         self.shorten();
@@ -207,7 +210,9 @@ impl Shelf {
         self.known.add(changes, before.newest_epoch);
         self.learn_reach(fetched);
         self.learn_parcels(fetched, changes);
-        let mut left_out = self.learn_live(fetched, tray);
+        let new = fetched.live.iter().filter(|(seq, _)| !self.rows.contains_key(seq));
+        let new = new.map(|(seq, loaded)| (loaded.clone(), tray.bodies.get(seq).cloned())).collect();
+        let mut left_out = self.learn_live(new);
         for gone in &changes.gone {
             self.discard(gone.request.seq);
         }
@@ -233,12 +238,13 @@ impl Shelf {
         }
     }
 
-    /// Keeps what was fetched and is not here; answers the ids of what was left out.
-    fn learn_live(&mut self, fetched: &Fetched, tray: &Tray) -> HashSet<RequestId> {
+    /// Keeps what was fetched and was not here; answers the ids of what was left out.
+    fn learn_live(&mut self, new: Vec<(Loaded, Option<Body>)>) -> HashSet<RequestId> {
         let mut left_out = HashSet::new();
-        for (seq, loaded) in &fetched.live {
-            if !self.rows.contains_key(seq) && !self.put(loaded.clone(), tray.bodies.get(seq).cloned()) {
-                left_out.insert(loaded.request.id);
+        for (loaded, body) in new {
+            let id = loaded.request.id;
+            if !self.put(loaded, body) {
+                left_out.insert(id);
             }
         }
         left_out
@@ -417,7 +423,7 @@ impl Shelf {
 
     fn row(&self, seq: &Seq) -> Option<LiveRow> {
         let Loaded { request, record, listed } = self.rows.get(seq)?.loaded.clone();
-        Some(LiveRow { request, record, listed, body: None, response: None })
+        Some(LiveRow { request, record, listed, body: None, response: None, is_news: false })
     }
 
     fn row_with_body(&self, seq: &Seq) -> Option<LiveRow> {
@@ -670,6 +676,7 @@ mod tests {
                     listed: *listed,
                     body: body.clone(),
                     response: None,
+                    is_news: false,
                 };
                 Found::Live(wanted.map(row).collect())
             };

@@ -124,6 +124,16 @@ pub(in crate::store) enum Found {
     Counts(Vec<CountedRow>),
 }
 
+impl Found {
+    /// The live requests, if that is what was asked for.
+    pub(super) fn live(&self) -> &[LiveRow] {
+        match self {
+            Found::Live(rows) => rows,
+            _ => &[],
+        }
+    }
+}
+
 /// A live request.
 #[derive(Debug)]
 pub(in crate::store) struct LiveRow {
@@ -135,6 +145,8 @@ pub(in crate::store) struct LiveRow {
     pub(in crate::store) body: Option<Body>,
     /// What was answered to it, where a want says so.
     pub(in crate::store) response: Option<Payload>,
+    /// Whether there is no receipt of its id, nor of what shows it, for sure.
+    pub(in crate::store) is_news: bool,
 }
 
 /// How many live requests a route has in a state, and when the oldest of them came in.

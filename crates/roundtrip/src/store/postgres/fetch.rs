@@ -407,7 +407,7 @@ pub(super) fn live(row: &Row) -> Result<LiveRow, PgError> {
         due: due.map(When::from_bits),
         deadline: deadline.map(When::from_bits),
     };
-    Ok(LiveRow { request, record, listed, body: None, response: None })
+    Ok(LiveRow { request, record, listed, body: None, response: None, is_news: false })
 }
 
 pub(super) fn group(row: &Row) -> Result<(u64, GroupRow, When), PgError> {

@@ -6,10 +6,12 @@
 
 use std::collections::HashMap;
 
+use ::bytes::Bytes;
+use futures_util::{StreamExt, stream};
 use redis::{Cmd, Value};
 
 use super::ask::{Arguments, bytes, list, live_row};
-use super::bytes::{body, receipt};
+use super::bytes::{as_it_came, body, receipt};
 use super::flight::Flight;
 use super::keys::Key;
 use super::link::LinkError;
@@ -20,6 +22,8 @@ use crate::words::Seq;
 
 /// Numbers at most this far apart are read together.
 const GAP: u64 = 2;
+/// How many requests are read together.
+const TOGETHER: usize = 512;
 
 /// A flight that takes the shorter way where there is one.
 pub(super) struct Ahead<'a>(pub(super) Flight<'a>);
@@ -56,9 +60,9 @@ impl Lender for Ahead<'_> {
 
 impl Ahead<'_> {
     /// The first of a route that come after this one, by turn, until their payloads are as long as this; nothing, if one
-    /// of them is not as it came.
+    /// of them is not there.
     async fn next(
-        &mut self,
+        &self,
         route: RouteNo,
         (turn, seq): (u64, Seq),
         requests: usize,
@@ -71,41 +75,70 @@ impl Ahead<'_> {
         ]);
         range.push_all(["LIMIT", "0"]);
         range.push_number(requests);
-        let numbers = values(self.read(vec![self.0.link.on("ZRANGEBYLEX", Key::Queue, &range)]).await?.pop())?;
+        let numbers = values(self.read(vec![self.on("ZRANGEBYLEX", Key::Queue, &range)]).await?.pop())?;
         let numbers = numbers.iter().filter_map(|member| member.as_ref()?.last_chunk::<8>().copied());
         let seqs: Vec<Seq> = numbers.map(|number| Seq(u64::from_be_bytes(number))).collect();
-        if seqs.is_empty() {
-            return Ok(Some(Vec::new()));
-        }
-        let mut reads =
-            vec![self.0.link.on("HMGET", Key::Live, &Arguments::of(seqs.iter().map(|seq| seq.0.to_be_bytes())))];
-        reads.extend(runs(&seqs).map(|run| self.fresh_of(run)));
-        let mut answers = self.read(reads).await?.into_iter();
-        let changed = values(answers.next())?;
-        let mut fresh = HashMap::with_capacity(seqs.len());
-        for entries in answers {
-            for entry in list(entries)? {
-                let (seq, row, body) = as_it_came(entry)?;
-                fresh.insert(seq, (row, body));
-            }
-        }
+        // While one part is taken in here, the server reads the next.
+        let reads: Vec<_> = seqs.chunks(TOGETHER).map(|part| self.part(part)).collect();
+        let mut reads = std::pin::pin!(stream::iter(reads).buffered(2).zip(stream::iter(seqs.chunks(TOGETHER))));
         let (mut rows, mut weight) = (Vec::with_capacity(seqs.len()), 0);
-        for (seq, changed) in seqs.iter().zip(changed) {
-            let Some((row, asked)) = fresh.remove(seq) else { return Ok(None) };
-            if weight > bytes {
-                break;
+        while let Some((answers, part)) = reads.next().await {
+            for row in self.rows(part, answers?).await? {
+                if weight > bytes {
+                    return Ok(Some(rows));
+                }
+                let Some(row) = row else { return Ok(None) };
+                weight += row.body.as_ref().map_or(0, |body| body.payload.bytes.len());
+                rows.push(row);
             }
-            weight += asked.len();
-            rows.push(LiveRow { body: Some(body(asked)?), ..live_row(&changed.unwrap_or(row))? });
         }
         Ok(Some(rows))
     }
 
-    /// Reads what is as it came, of these numbers and those between them.
-    fn fresh_of(&self, run: &[Seq]) -> Cmd {
-        let mut range = Arguments::default();
-        run.first().into_iter().chain(run.last()).for_each(|seq| range.push_number(seq.0));
-        self.0.link.on("XRANGE", Key::Fresh, &range)
+    /// What changed of these since they came, and then what is as it came of each run of them.
+    async fn part(&self, seqs: &[Seq]) -> Result<Vec<Value>, LinkError> {
+        let mut reads = vec![self.on("HMGET", Key::Live, &Arguments::of(seqs.iter().map(|seq| seq.0.to_be_bytes())))];
+        reads.extend(runs(seqs).map(|run| {
+            let mut range = Arguments::default();
+            run.first().into_iter().chain(run.last()).for_each(|seq| range.push_number(seq.0));
+            self.on("XRANGE", Key::Fresh, &range)
+        }));
+        self.read(reads).await
+    }
+
+    /// The rows of a part, as far as they are there.
+    async fn rows(&self, seqs: &[Seq], answers: Vec<Value>) -> Result<Vec<Option<LiveRow>>, LinkError> {
+        let mut answers = answers.into_iter();
+        let changed = values(answers.next())?;
+        let mut fresh = HashMap::with_capacity(seqs.len());
+        for entries in answers {
+            for entry in list(entries)? {
+                let (seq, value) = numbered(entry)?;
+                fresh.insert(seq, as_it_came(value)?);
+            }
+        }
+        let mut bodies = self.bodies(seqs.iter().filter(|seq| !fresh.contains_key(seq))).await?;
+        let row = |(seq, changed): (&Seq, Option<Vec<u8>>)| {
+            let (row, asked) = match fresh.remove(seq) {
+                Some((row, asked)) => (Some(row), Some(asked)),
+                None => (None, bodies.remove(seq)),
+            };
+            let is_news = changed.is_none();
+            let Some((row, asked)) = changed.map(Bytes::from).or(row).zip(asked) else { return Ok(None) };
+            Ok(Some(LiveRow { body: Some(body(asked)?), is_news, ..live_row(&row)? }))
+        };
+        seqs.iter().zip(changed).map(row).collect()
+    }
+
+    /// The bodies that are there of what is not as it came.
+    async fn bodies(&self, of: impl Iterator<Item = &Seq>) -> Result<HashMap<Seq, Bytes>, LinkError> {
+        let seqs: Vec<Seq> = of.copied().collect();
+        if seqs.is_empty() {
+            return Ok(HashMap::new());
+        }
+        let fields = Arguments::of(seqs.iter().map(|seq| seq.0.to_be_bytes()));
+        let found = values(self.read(vec![self.on("HMGET", Key::Body, &fields)]).await?.pop())?;
+        Ok(seqs.into_iter().zip(found).filter_map(|(seq, body)| Some((seq, body?.into()))).collect())
     }
 
     /// The receipts that are there of these.
@@ -114,10 +147,14 @@ impl Ahead<'_> {
             return Ok(Found::Receipts(Vec::new()));
         }
         let fields = Arguments::of(of.iter().map(|(field, _)| field));
-        let values = values(self.read(vec![self.0.link.on("HMGET", key, &fields)]).await?.pop())?;
+        let values = values(self.read(vec![self.on("HMGET", key, &fields)]).await?.pop())?;
         let there = of.iter().zip(values).filter_map(|((_, key), value)| Some((*key, value?)));
         let receipts = there.map(|(key, value)| Ok((key, receipt(&value)?)));
         Ok(Found::Receipts(receipts.collect::<Result<_, Damaged>>()?))
+    }
+
+    fn on(&self, name: &'static str, key: Key, arguments: &Arguments) -> Cmd {
+        self.0.link.on(name, key, arguments)
     }
 
     async fn read(&self, commands: Vec<Cmd>) -> Result<Vec<Value>, LinkError> {
@@ -146,18 +183,14 @@ fn values(answer: Option<Value>) -> Result<Vec<Option<Vec<u8>>>, Damaged> {
     list(answer.unwrap_or(Value::Nil))?.map(value).collect()
 }
 
-/// Number, row and body of an entry of the stream.
-fn as_it_came(entry: Value) -> Result<(Seq, Vec<u8>, Vec<u8>), Damaged> {
+/// Number and value of an entry of the stream.
+fn numbered(entry: Value) -> Result<(Seq, Vec<u8>), Damaged> {
     let mut entry = list(entry)?;
     let id = bytes(entry.next())?;
     let number = std::str::from_utf8(&id).ok().and_then(|id| id.split_once('-')?.0.parse().ok());
     let number = number.ok_or_else(|| Damaged::new("fresh", "its id is no number"))?;
-    let mut fields = list(entry.next().unwrap_or(Value::Nil))?;
-    let mut value = || {
-        let _name = fields.next();
-        bytes(fields.next())
-    };
-    Ok((Seq(number), value()?, value()?))
+    let fields = list(entry.next().unwrap_or(Value::Nil))?;
+    Ok((Seq(number), bytes(fields.last())?))
 }
 
 #[cfg(test)]

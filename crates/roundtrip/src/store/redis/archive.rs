@@ -142,17 +142,19 @@ impl RedisKeeper {
     /// Adds the numbers of requests after one that are as they came.
     async fn add_fresh(&self, sorted: &mut Sorted, after: &[u8]) -> Result<(), LinkError> {
         let mut after = if after.is_empty() { 0 } else { seq(after)?.0 };
-        loop {
-            let numbers = list(self.ask("fresh", &Arguments::of([after.to_string()])).await?)?;
-            if numbers.len() == 0 {
-                return Ok(());
-            }
-            for number in numbers {
-                let number = bytes(Some(number))?;
-                after = seq(&number)?.0;
-                sorted.add(number);
-            }
+        while let Some((last, numbers)) = self.fresh_after(after).await? {
+            numbers.into_iter().for_each(|number| sorted.add(number.into()));
+            after = last;
         }
+        Ok(())
+    }
+
+    /// Some numbers of requests after one that are as they came, and where to go on; nothing, if there are no more.
+    pub(super) async fn fresh_after(&self, after: u64) -> Result<Option<(u64, Vec<Box<[u8]>>)>, LinkError> {
+        let mut found = list(self.ask("fresh", &Arguments::of([after.to_string()])).await?)?;
+        let Some(last) = found.next() else { return Ok(None) };
+        let numbers = found.map(|number| Ok(bytes(Some(number))?.into()));
+        Ok(Some((number(Some(last))?, numbers.collect::<Result<_, Damaged>>()?)))
     }
 
     /// Which start of which server answers.

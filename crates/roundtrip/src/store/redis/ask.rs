@@ -356,7 +356,7 @@ pub(super) fn found(want: &Want, value: Value, notes: &mut Vec<Note>) -> Result<
 
 pub(super) fn live_row(row: &[u8]) -> Result<LiveRow, Damaged> {
     let (listed, request, record) = live(row)?;
-    Ok(LiveRow { request, record: record.to_vec(), listed, body: None, response: None })
+    Ok(LiveRow { request, record: record.to_vec(), listed, body: None, response: None, is_news: false })
 }
 
 pub(super) fn group(no: &[u8], value: &[u8]) -> Result<(u64, GroupRow, When), Damaged> {

@@ -13,7 +13,7 @@ use super::link::LinkError;
 use super::put::{group_members, noted_in};
 use crate::store::archive::Fault;
 use crate::store::disk::ColdKey;
-use crate::store::loan::Damaged;
+use crate::store::loan::{Damaged, LiveRow};
 use crate::words::{OccurrenceId, RequestId};
 
 /// How many faults are told.
@@ -105,6 +105,7 @@ pub(super) async fn faults(keeper: &mut RedisKeeper) -> Result<Vec<Fault>, LinkE
     for key in [Key::Ended, Key::Seen] {
         look_at_receipts(keeper, &mut audit, key).await?;
     }
+    look_at_news(keeper, &mut audit).await?;
     let (named, rows) = (keeper.fixtures(), sizes(keeper, &[Key::Fixture]).await?);
     if rows != [named] {
         audit.tell("key changed", format!("leads to {named} rows of key fixture, and there are {rows:?}"));
@@ -245,6 +246,27 @@ async fn look_at_receipts(keeper: &mut RedisKeeper, audit: &mut Audit, key: Key)
             }
         }
     }
+}
+
+/// Whether what is as it came has no receipts: nobody looks for them.
+async fn look_at_news(keeper: &mut RedisKeeper, audit: &mut Audit) -> Result<(), LinkError> {
+    let mut after = 0;
+    while let Some((last, numbers)) = keeper.fresh_after(after).await? {
+        after = last;
+        let (mut ids, mut shown) = (Vec::<Box<[u8]>>::new(), Vec::<Box<[u8]>>::new());
+        for [_, row, _] in all_rows(keeper, Key::Live, &numbers).await?.into_values() {
+            // What is damaged is told with its entries.
+            let Ok(LiveRow { request, .. }) = live_row(&row) else { continue };
+            ids.push(request.id.0.into());
+            shown.extend(request.occurrences.as_slice().iter().map(|occurrence| occurrence.id.0.into()));
+        }
+        for (key, names) in [(Key::Ended, ids), (Key::Seen, shown)] {
+            for name in all_rows(keeper, key, &names).await?.into_keys() {
+                audit.tell(in_words(&cold_key(key, &name)?), "is there, and its request is in key fresh, as it came");
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Places in a list.

@@ -2,7 +2,7 @@
 //! bytes, so numbers are big-endian there; scores would be doubles.
 //!
 //! ```text
-//!   fresh     r: as in live, b: as in body
+//!   fresh     r: length of what is as in live 4, that, as in body
 //!   live      state 1, flags 1, [deadline 8] [turn 8] [due 8], record
 //!   body      encoding 1, length of trace 2 (none: 65535), trace, payload
 //!   response  encoding 1, payload
@@ -13,6 +13,8 @@
 //!   pace      epoch 8, record
 //!   journal   of each entry: the one before it 8, length 4, record
 //! ```
+
+use bytes::Bytes;
 
 use crate::inbox::{OriginNo, Request, RouteNo, State, StateKind, When};
 use crate::outbox::LaneNo;
@@ -151,6 +153,15 @@ pub(super) fn put_body(into: &mut Vec<u8>, body: &Body) {
     into.extend(&body.payload.bytes[..]);
 }
 
+pub(super) fn put_as_it_came(into: &mut Vec<u8>, (listed, record): (&Listed, &[u8]), body: &Body) {
+    let start = into.len();
+    into.extend([0; 4]);
+    put_live(into, listed, record);
+    let length = u32::try_from(into.len() - start - 4).unwrap_or(u32::MAX);
+    into[start..start + 4].copy_from_slice(&length.to_be_bytes());
+    put_body(into, body);
+}
+
 pub(super) fn put_payload(into: &mut Vec<u8>, payload: &Payload) {
     into.push(payload.encoding as u8);
     into.extend(&payload.bytes[..]);
@@ -241,7 +252,17 @@ pub(super) fn state_of(byte: u8) -> Result<StateKind, Damaged> {
     known.ok_or_else(|| Damaged::new("live", format!("state {byte}")))
 }
 
-pub(super) fn body(value: Vec<u8>) -> Result<Body, Damaged> {
+/// What is as in `live`, and what is as in `body`.
+pub(super) fn as_it_came(value: Vec<u8>) -> Result<(Bytes, Bytes), Damaged> {
+    let mut parts = Parts::of("fresh", &value);
+    let length = u32::from_be_bytes(parts.array()?) as usize;
+    parts.bytes(length)?;
+    let value = Bytes::from(value);
+    Ok((value.slice(4..4 + length), value.slice(4 + length..)))
+}
+
+pub(super) fn body(value: impl Into<Bytes>) -> Result<Body, Damaged> {
+    let value = value.into();
     let mut parts = Parts::of("body", &value);
     let (encoding, length) = (parts.encoding()?, parts.small()?);
     let trace = match length {
@@ -252,12 +273,12 @@ pub(super) fn body(value: Vec<u8>) -> Result<Body, Damaged> {
         }
     };
     let start = value.len() - parts.rest().len();
-    Ok(Body { payload: Payload { encoding, bytes: bytes::Bytes::from(value).slice(start..) }, trace })
+    Ok(Body { payload: Payload { encoding, bytes: value.slice(start..) }, trace })
 }
 
 pub(super) fn payload(value: Vec<u8>) -> Result<Payload, Damaged> {
     let encoding = Parts::of("payloads", &value).encoding()?;
-    Ok(Payload { encoding, bytes: bytes::Bytes::from(value).slice(1..) })
+    Ok(Payload { encoding, bytes: Bytes::from(value).slice(1..) })
 }
 
 pub(super) fn receipt(value: &[u8]) -> Result<ColdReceipt, Damaged> {

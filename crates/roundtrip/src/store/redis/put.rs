@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::ask::{Arguments, Note};
 use super::bytes::{
-    Member, members, put_body, put_item, put_live, put_payload, receipt_when, slot, state_prefix, when,
+    Member, members, put_as_it_came, put_body, put_item, put_live, put_payload, receipt_when, slot, state_prefix, when,
 };
 use super::keys::Key;
 use crate::inbox::{StateKind, When};
@@ -154,10 +154,11 @@ pub(super) fn put(
 }
 
 /// What is kept as it comes: what is new and will wait for long, in the order of its numbers, and short enough to be read
-/// for its row alone. A stream takes only numbers above all that it had; those from this one on are.
+/// for its row alone. As long as it is as it came, it has no receipts, so whoever reads it need not look for them. A
+/// stream takes only numbers above all that it had; those from this one on are.
 pub(super) fn fresh<'a>(changes: &'a Changes<'_>, first_new: u64, far_back: u64) -> Fresh<'a> {
     let is_queued = |put: &&Put<'_>| put.listed.state == StateKind::Queued && put.ahead >= far_back;
-    let new = changes.live.iter().filter(|put| put.was.is_none() && put.request.seq.0 >= first_new).filter(is_queued);
+    let new = changes.live.iter().filter(|put| put.is_news && put.request.seq.0 >= first_new).filter(is_queued);
     let of = new.filter_map(|put| Some((put.request.seq, (put, put.body?))));
     of.filter(|(_, (_, body))| body.payload.bytes.len() <= FRESH_BYTES_MAX).collect()
 }
@@ -168,9 +169,7 @@ pub(super) fn put_fresh(fresh: &Fresh<'_>) -> Vec<Command> {
         command("XADD", Key::Fresh, |arguments| {
             arguments.push_number(seq.0);
             arguments.push("r");
-            arguments.push_with(|value| put_live(value, &put.listed, &put.record));
-            arguments.push("b");
-            arguments.push_with(|value| put_body(value, body));
+            arguments.push_with(|value| put_as_it_came(value, (&put.listed, &put.record), body));
         })
     };
     fresh.iter().map(put).collect()

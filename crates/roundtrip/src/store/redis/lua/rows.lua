@@ -43,7 +43,9 @@ local function read_fresh(seqs)
     for _, entry in ipairs(redis.call('XRANGE', FRESH, text(first), text(last))) do
       local seq = wanted[entry[1]]
       if seq then
-        fresh[seq] = {entry[2][2], entry[2][4]}
+        local value = entry[2][2]
+        local length = #value < 4 and 0 or struct.unpack('>I4', value)
+        fresh[seq] = {string.sub(value, 5, 4 + length), string.sub(value, 5 + length)}
         fresh_kept = fresh_kept + 1
       end
     end

@@ -49,12 +49,17 @@ function bring.newest_fresh()
   end
 end
 
--- number: those after it of what is as it came
+-- number: where to go on, and then some after it of what is as it came; nothing, if there are no more
 function bring.fresh()
   local list = {}
   for _, entry in ipairs(redis.call('XRANGE', FRESH, '(' .. ARGV[3], '+', 'COUNT', TOGETHER)) do
-    local number = tonumber(string.match(entry[1], '%d+'))
-    list[#list + 1] = struct.pack('>I4I4', math.floor(number / 4294967296), number % 4294967296)
+    local digits = string.match(entry[1], '%d+')
+    local number = tonumber(digits)
+    local seq = struct.pack('>I4I4', math.floor(number / 4294967296), number % 4294967296)
+    list[1] = digits
+    if redis.call('HEXISTS', LIVE, seq) == 0 then
+      list[#list + 1] = seq
+    end
   end
   return list
 end
