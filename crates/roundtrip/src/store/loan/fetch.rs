@@ -5,7 +5,7 @@
 //! ```
 
 use std::collections::btree_map::Entry;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use super::Sight;
 use super::needs::{Needs, Wanted};
@@ -24,8 +24,7 @@ use crate::words::{GroupKey, Nonce, OccurrenceId, OrderKey, REPLY_BYTES_MAX, Req
 /// How many more are fetched for leases in random order that share a batch: each starts at
 /// another place.
 const RANDOM_MORE: usize = 256;
-/// How many are fetched at once of a queue that ran short at hand, and of how many bytes.
-const AHEAD: usize = 2048;
+/// Of how many bytes those are that are fetched at once of a queue that ran short at hand.
 const AHEAD_BYTES: usize = 4 << 20;
 
 /// A live request as it was fetched.
@@ -51,9 +50,9 @@ pub(super) struct Fetched {
     /// Ids of requests that operations name, by occurrence or slot too: they may end.
     named: BTreeSet<RequestId>,
     /// Ids whose live requests are all here, and whose receipts are if there are any.
-    pub(super) closed: BTreeSet<RequestId>,
+    pub(super) closed: HashSet<RequestId>,
     /// Occurrences whose receipts are here if there are any.
-    pub(super) looked_up: BTreeSet<OccurrenceId>,
+    pub(super) looked_up: HashSet<OccurrenceId>,
     /// Up to where all are here that may be handed out, by route.
     pub(super) reach: BTreeMap<RouteNo, (u64, Seq)>,
     /// Ids of requests that may end although nobody names them.
@@ -99,15 +98,14 @@ impl Fetched {
     pub(super) async fn queue<L: Lender>(
         lender: &mut L,
         sight: &Sight<'_>,
-        route: RouteNo,
-        after: (u64, Seq),
+        (route, after, requests): (RouteNo, (u64, Seq), usize),
         some_are_held: bool,
     ) -> Result<Fetched, L::Error> {
         let reached = Needs::of(&[], sight.fixtures.values(), sight.numbers.now).reached;
-        let next = Want::Next { route, after, requests: AHEAD, reached, bytes: AHEAD_BYTES };
+        let next = Want::Next { route, after, requests, reached, bytes: AHEAD_BYTES };
         let wants = [next];
         let found = lender.fly(&wants).await?;
-        let (mut ids, mut ended, mut shown) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
+        let (mut ids, mut ended, mut shown) = (HashSet::new(), BTreeSet::new(), BTreeSet::new());
         for row in found.iter().flat_map(Found::live) {
             ids.insert(row.request.id);
             if !row.is_news {
@@ -118,7 +116,7 @@ impl Fetched {
         let mut fetched = Fetched::default();
         fetched.take_all(&wants, found);
         let mut wants = vec![Want::Ended(ended), Want::Seen(shown)];
-        wants.extend(some_are_held.then(|| Want::Behind(ids.clone())));
+        wants.extend(some_are_held.then(|| Want::Behind(ids.iter().copied().collect())));
         fetched.fly(lender, wants).await?;
         fetched.closed = ids;
         Ok(fetched)
@@ -226,7 +224,7 @@ impl Fetched {
 
     /// The groups that refer to requests named otherwise than by id.
     fn groups_of_named(&self) -> Option<Want> {
-        let others: BTreeSet<RequestId> = self.named.difference(&self.closed).copied().collect();
+        let others: BTreeSet<RequestId> = self.named.iter().filter(|id| !self.closed.contains(id)).copied().collect();
         (!others.is_empty()).then_some(Want::GroupsOf(others))
     }
 

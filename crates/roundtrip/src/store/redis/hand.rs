@@ -176,6 +176,8 @@ impl RedisStore {
         let Some(line) = link.line().await else { return Ok(None) };
         // The server answers once it has done the commit before this one: meanwhile there is enough to do here.
         let looks = line.look(&reads, &keys, &self.server.commit, &arguments).await;
+        // Whoever writes to the connection may have no other thread than this one.
+        tokio::task::yield_now().await;
         let mut commands = self.server.commands(done.known, changes, &Brought::default(), done.tag)?;
         commands.extend([self.server.publish(done.ticked, done.epoch), redis::cmd("TIME")]);
         // They are at the server by the time that it has looked, so that it need not wait for more than the word.

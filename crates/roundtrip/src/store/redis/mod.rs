@@ -208,11 +208,12 @@ impl RedisStore {
         self
     }
 
-    /// The same, with requests kept as they came behind so many that are queued, in place of 4,096. For tests, whose
-    /// queues are short.
+    /// The same, with requests kept as they came behind so many that are queued, in place of 4,096, and no more at hand
+    /// than those, or a few. For tests, whose queues are short.
     #[must_use]
     pub fn with_far_back(mut self, queued: u64) -> RedisStore {
         self.server.far_back = queued;
+        self.writer.get_mut().shelf = Shelf::of_depth(usize::try_from(queued).unwrap_or(usize::MAX));
         self
     }
 
@@ -471,7 +472,9 @@ impl RedisStore {
              stopped; observe every lane, match what was sent, then reconcile"
         );
         *self.confirmed.lock().unwrap_or_else(PoisonError::into_inner) = None;
-        *writer = Writer { rolled_back: true, tokens: writer.tokens, turn: writer.turn + 1, ..Writer::default() };
+        writer.forget();
+        (writer.rolled_back, writer.crowded) = (true, 0);
+        writer.run.clear();
     }
 
     /// The commands of a commit. The last tells the time, and those before it show.
@@ -541,7 +544,7 @@ impl Writer {
         let Written { ticked, changes, tag, alone } = written;
         if *alone {
             if self.shelf_version != known.version {
-                self.shelf = Shelf::default();
+                self.shelf.clear();
             }
             self.shelf.learn(ticked, changes, &known.numbers);
             self.shelf_version = known.version + 1;
@@ -557,7 +560,8 @@ impl Writer {
 
     /// Notes that nothing is known of where the store stands, so that all of it is asked anew.
     fn forget(&mut self) {
-        (self.known, self.sent, self.shelf, self.shelf_version) = (None, None, Shelf::default(), 0);
+        (self.known, self.sent, self.shelf_version) = (None, None, 0);
+        self.shelf.clear();
         self.turn += 1;
     }
 }
