@@ -645,6 +645,10 @@ mod on_redis {
     const ASTRAY: &str = "local field = redis.call('HKEYS', KEYS[1])[1] if not field then return 0 end \
                           redis.call('HSET', KEYS[1], 'nobody!!', redis.call('HGET', KEYS[1], field)) return redis.call('HDEL', KEYS[1], field)";
 
+    /// Puts something under what is no number of a request.
+    const SHORT: &str = "return redis.call('HSET', KEYS[1], 'x', 'y')";
+    const HUGE: &str = "return redis.call('HSET', KEYS[1], string.rep('\\255', 8), 'y')";
+
     /// A copy of the first of these in which a script finds something to change under a key.
     async fn changed(sources: &[Folder], key: &str, script: &str) -> String {
         for source in sources {
@@ -672,6 +676,9 @@ mod on_redis {
         }
         for key in ["body", "response", "item_body"] {
             cases.push((key, ASTRAY, format!("of key {key} belongs to no row of key")));
+        }
+        for stray in [SHORT, HUGE] {
+            cases.push(("body", stray, "of key body belongs to no row of key".into()));
         }
         for key in ["ended_at", "seen_at", "seen_below"] {
             cases.push((key, TAKE, format!("is not noted in key {key}, so it is never forgotten")));

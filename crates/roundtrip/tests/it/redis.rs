@@ -147,6 +147,27 @@ async fn a_server_that_forgets_its_scripts_is_told_them_again() {
     .await;
 }
 
+/// A small batch and a large one are on their way together, and the server knows the script of neither: what the small one
+/// sends again must not become part of the large one's transaction.
+#[tokio::test]
+async fn a_script_that_is_forgotten_holds_up_no_batch_behind_it() {
+    let place = OnServer::default();
+    let store = place.store(Arc::new(ManualClock::at(START)), OPTIONS).await;
+    store.apply_one(Define { route: route(), policy: policy() }).await.unwrap();
+    for round in 0..20 {
+        let first = round * 100 + 1;
+        let admit = |numbers| Op::from(Admit { cursor: None, requests: requests(numbers) });
+        // From here on it takes itself to be alone.
+        store.apply(vec![admit(first..=first)]).await.unwrap();
+        server().said(&["SCRIPT", "FLUSH"]).unwrap();
+        let (small, large) = (vec![admit(first + 1..=first + 2)], vec![admit(first + 3..=first + 50)]);
+        let (small, large) = tokio::join!(store.apply(small), store.apply(large));
+        let is_done = |outcomes: Vec<Outcome>| outcomes.iter().all(|outcome| matches!(outcome, Outcome::Applied(_)));
+        assert!(is_done(small.unwrap()) && is_done(large.unwrap()), "round {round}");
+    }
+    assert_eq!(store.counts().await.unwrap().iter().map(|count| count.requests).sum::<u64>(), 20 * 51);
+}
+
 /// A server that comes back with less than it had acknowledged: all lanes stop.
 #[tokio::test]
 async fn a_server_that_lost_writes_is_noticed() {

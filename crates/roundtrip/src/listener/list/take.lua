@@ -5,6 +5,7 @@
 -- Keys: the list; items that were taken, by number; when each was handed out; the last number.
 -- Arguments: the command that takes from the list; how many items at most; how many bytes they
 -- have, beyond which none is taken; how long ago, in milliseconds, those were handed out that
+--            are handed out again.
 -- Answer: number, item, number, item, and so on.
 local list, taken, taken_at, last = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local pop, items_max, bytes_max, stale_ms = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])

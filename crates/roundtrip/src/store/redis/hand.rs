@@ -39,13 +39,17 @@ enum Launched<'a> {
 impl Launched<'_> {
     /// When it was done, if all was as expected.
     async fn land(self) -> Result<Option<Heard>, LinkError> {
-        match self {
-            Launched::Script(sent) => said_done(sent.land().await?),
-            Launched::Commit(commit) => match commit.land().await {
-                Ok(mut answers) => Ok(Some(Heard::from_time(answers.pop().unwrap_or(Value::Nil))?)),
-                Err(LinkError::Moved) => Ok(None),
-                Err(error) => Err(error),
-            },
+        let answer = match self {
+            Launched::Script(sent) => sent.land().await.map(said_done),
+            Launched::Commit(commit) => commit.land().await.map(|mut answers| {
+                let time = answers.pop().unwrap_or(Value::Nil);
+                Heard::from_time(time).map(Some).map_err(LinkError::from)
+            }),
+        };
+        match answer {
+            Ok(heard) => heard,
+            Err(LinkError::Moved) => Ok(None),
+            Err(error) => Err(error),
         }
     }
 }
@@ -163,17 +167,16 @@ impl RedisStore {
     /// script's than as those of commands, so of a large commit it sees none.
     async fn launch(&self, done: &Done<'_>, changes: &Changes<'_>) -> Result<Option<Launched<'_>>, LinkError> {
         let link = &self.server.writing;
+        // Where there is no connection, whoever borrows makes one.
+        let Some(line) = link.line().await else { return Ok(None) };
         let is_large = changes.live.len() + changes.gone.len() > SCRIPT_ROWS_MAX;
         if !is_large {
             let writes = Some(changes).filter(|changes| !changes.is_empty());
             let (keys, arguments) = self.expectations(done, done.assumed, writes)?;
-            let call = async move { link.call_on(&keys, &self.server.commit, &arguments).await };
-            return Ok(Some(Launched::Script(Sent::now(call).await)));
+            return Ok(Some(Launched::Script(line.call(&keys, &self.server.commit, &arguments).await)));
         }
         let (keys, arguments) = self.expectations(done, &Assumed::default(), None)?;
         let reads = self.reads(done.assumed);
-        // Where there is no connection, whoever borrows makes one.
-        let Some(line) = link.line().await else { return Ok(None) };
         // The server answers once it has done the commit before this one: meanwhile there is enough to do here.
         let looks = line.look(&reads, &keys, &self.server.commit, &arguments).await;
         // Whoever writes to the connection may have no other thread than this one.

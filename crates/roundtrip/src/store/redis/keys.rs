@@ -4,6 +4,8 @@
 //! a cluster. Every call declares all keys, in one order, which `lua/keys.lua` repeats; a commit by script those that
 //! it uses.
 
+use std::sync::atomic::AtomicBool;
+
 /// A key, by its place among all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Key {
@@ -143,13 +145,15 @@ pub(super) fn channel_of(store: &str) -> String {
 pub(super) struct Script {
     pub(super) source: String,
     pub(super) hash: String,
+    /// Whether the server seems to remember it: for calls that are tried once.
+    pub(super) is_known: AtomicBool,
 }
 
 impl Script {
     fn new(parts: &[&str]) -> Script {
         let source = parts.concat();
         let hash = redis::Script::new(&source).get_hash().to_owned();
-        Script { source, hash }
+        Script { source, hash, is_known: AtomicBool::new(false) }
     }
 
     /// Brings what a tick or a read wants.

@@ -172,23 +172,13 @@ impl Link {
 
     /// Calls a script with these arguments.
     pub(super) async fn call(&self, script: &Script, arguments: &Arguments) -> Result<Value, LinkError> {
-        self.call_watching(script, None, arguments, false).await
-    }
-
-    /// Calls a script that needs no other keys than these.
-    pub(super) async fn call_on(
-        &self,
-        keys: &[Key],
-        script: &Script,
-        arguments: &Arguments,
-    ) -> Result<Value, LinkError> {
-        self.call_watching(script, Some(keys), arguments, false).await
+        self.call_watching(script, arguments, false).await
     }
 
     /// Calls a script; from then on a commit on this connection does nothing if another came
     /// first.
     pub(super) async fn watch(&self, script: &Script, arguments: &Arguments) -> Result<Value, LinkError> {
-        self.call_watching(script, None, arguments, true).await
+        self.call_watching(script, arguments, true).await
     }
 
     /// Whether somebody gave up in the middle of a transaction, so that what was sent since may have become part of it.
@@ -214,15 +204,9 @@ impl Link {
         self.unless_refused(answers(connection, all).await).await
     }
 
-    async fn call_watching(
-        &self,
-        script: &Script,
-        keys: Option<&[Key]>,
-        arguments: &Arguments,
-        watch: bool,
-    ) -> Result<Value, LinkError> {
+    async fn call_watching(&self, script: &Script, arguments: &Arguments, watch: bool) -> Result<Value, LinkError> {
         let watch = watch.then_some(&[][..]);
-        let by_hash = self.request(self.command("EVALSHA", &script.hash, keys, arguments), watch);
+        let by_hash = self.request(self.command("EVALSHA", &script.hash, None, arguments), watch);
         let until = Instant::now() + AGAIN_MAX;
         loop {
             let mut connection = self.connect().await.map_err(LinkError::Away)?;
@@ -233,7 +217,7 @@ impl Link {
             let says = error.code().map(Says::of);
             match says {
                 Some(Says::NoScript) => {
-                    let whole = self.request(self.command("EVAL", &script.source, keys, arguments), watch);
+                    let whole = self.request(self.command("EVAL", &script.source, None, arguments), watch);
                     match last_answer(&mut connection, &whole).await {
                         Ok(answer) => return Ok(answer),
                         Err(error) if is_passing(&error) => {}
@@ -243,7 +227,7 @@ impl Link {
                 Some(Says::Moved) => self.follow(&error).await,
                 // A call that is to be followed by a commit waits until the slot has moved.
                 Some(Says::Ask) if watch.is_none() => {
-                    let whole = self.command("EVAL", &script.source, keys, arguments);
+                    let whole = self.command("EVAL", &script.source, None, arguments);
                     match self.ask(&error, whole).await {
                         Ok(answer) => return Ok(answer),
                         Err(error) if is_passing(&error) => {}
@@ -406,7 +390,7 @@ type Looked = (Vec<Value>, Value);
 
 impl<'a> Line<'a> {
     /// Watches, reads, and calls a script that needs no other keys than these. It is tried once, and the script sent
-    /// whole: what is sent behind it must not come before a second try.
+    /// whole: a second try would come behind what was sent meanwhile, and become part of that if it is a transaction.
     pub(super) async fn look(
         &self,
         reads: &[Cmd],
@@ -421,6 +405,33 @@ impl<'a> Line<'a> {
             let mut answers = link.unless_refused(sent.await).await?;
             let script = answers.pop().unwrap_or(Value::Nil);
             Ok((answers.split_off(answers.len().saturating_sub(count)), script))
+        })
+        .await
+    }
+
+    /// Calls a script that needs no other keys than these. It is tried once, too: where the server does not know it, or is
+    /// not the right one, nothing is done, and the script is sent whole the next time.
+    pub(super) async fn call(
+        self,
+        keys: &[Key],
+        script: &'a Script,
+        arguments: &Arguments,
+    ) -> Sent<'a, Result<Value, LinkError>> {
+        let Line { link, connection } = self;
+        let (verb, text) = match script.is_known.load(Ordering::Acquire) {
+            true => ("EVALSHA", &script.hash),
+            false => ("EVAL", &script.source),
+        };
+        let sent = answers(connection, link.request(link.command(verb, text, Some(keys), arguments), None));
+        Sent::now(async move {
+            let answered = sent.await;
+            let refused = answered.as_ref().ok().and_then(|answers| refused(answers));
+            let is_known = refused.is_none_or(|error| error.code().map(Says::of) != Some(Says::NoScript));
+            script.is_known.store(is_known, Ordering::Release);
+            match is_known {
+                true => Ok(last(link.unless_refused(answered).await?)),
+                false => Err(LinkError::Moved),
+            }
         })
         .await
     }

@@ -23,6 +23,11 @@ local function number_of(seq)
   return high * 4294967296 + low
 end
 
+-- Whether it is one that a request may have, and no field that somebody else wrote.
+local function is_number(seq)
+  return #seq == 8 and number_of(seq) < 9007199254740992
+end
+
 -- By number: row and body, or false if it is not there; and how many there are.
 local fresh, fresh_kept = {}, 0
 
@@ -59,7 +64,7 @@ local function or_fresh(seqs, values, place)
   end
   local unread = {}
   for i = 1, #seqs do
-    if not values[i] and fresh[seqs[i]] == nil then
+    if not values[i] and fresh[seqs[i]] == nil and is_number(seqs[i]) then
       unread[#unread + 1] = seqs[i]
     end
   end
