@@ -126,25 +126,51 @@ async fn carry_back(
     let _ended = tokio::io::copy(&mut from, &mut tokio::io::sink()).await;
 }
 
-/// A commit whose answer never comes may or may not have been written; its replay has no second effect.
-pub(crate) async fn a_connection_that_breaks_leaves_the_outcome_unknown(store: &impl Store, between: &Between) {
-    let policy = RoutePolicy { order: QueueOrder::KeyedFifo { per_key: 1 }, ..policy() };
+/// Cuts the commit of these off; answers whether it was written all the same. Its replay has no second effect.
+async fn is_written(store: &impl Store, between: &Between, how: How, requests: Vec<NewRequest>) -> bool {
+    between.next_commit(how);
+    let admit = Admit { cursor: None, requests };
+    assert_eq!(store.apply_one(admit.clone()).await, Err(StoreError::Unknown));
+    let again = store.apply_one(admit).await.unwrap();
+    matches!(again, Outcome::Duplicate(_))
+}
+
+/// Two batches, after which the server knows every statement and script: one that it must be sent first is not cut off in
+/// the right place.
+async fn begin(store: &impl Store, policy: RoutePolicy) -> u64 {
     store.apply_one(Define { route: route(), policy }).await.unwrap();
-    // The server knows every statement and script by now: one that it must be sent first is not cut off in the right place.
     let before = 2;
     for n in 0..before {
-        store.apply_one(Admit { cursor: None, requests: vec![request(100 + n)] }).await.unwrap();
+        store.apply_one(Admit { cursor: None, requests: vec![request(1000 + n)] }).await.unwrap();
     }
+    before
+}
+
+/// A commit whose answer never comes may or may not have been written; its replay has no second effect.
+pub(crate) async fn a_connection_that_breaks_leaves_the_outcome_unknown(store: &impl Store, between: &Between) {
+    let before = begin(store, RoutePolicy { order: QueueOrder::KeyedFifo { per_key: 1 }, ..policy() }).await;
     let cuts =
         [(1, How::CutBefore, false), (2, How::CutAfter, true), (3, How::CutBefore, false), (4, How::CutAfter, true)];
-    for (n, how, is_written) in cuts {
-        between.next_commit(how);
+    for (n, how, expected) in cuts {
         // What has a key looks at its line first; the others are done with what is at hand.
         let key = (n > 2).then(|| OrderKey::new("line").unwrap());
-        let admit = Admit { cursor: None, requests: vec![NewRequest { key, ..request(n) }] };
-        assert_eq!(store.apply_one(admit.clone()).await, Err(StoreError::Unknown));
-        let again = store.apply_one(admit).await.unwrap();
-        assert_eq!(matches!(again, Outcome::Duplicate(_)), is_written, "{again:?}");
+        assert_eq!(is_written(store, between, how, vec![NewRequest { key, ..request(n) }]).await, expected);
         assert_eq!(store.counts().await.unwrap()[0].requests, before + n);
+    }
+}
+
+/// A large commit is sent in parts. Whatever is cut off of it, it is written whole or not at all.
+pub(crate) async fn a_large_commit_that_is_cut_off_is_written_whole_or_not_at_all(
+    store: &impl Store,
+    between: &Between,
+    cuts: &[(How, bool)],
+) {
+    const MANY: u64 = 100;
+    let mut count = begin(store, policy()).await;
+    for (n, (how, expected)) in (0..).zip(cuts) {
+        let requests = (n * MANY..(n + 1) * MANY).map(|n| request(n + 1)).collect();
+        assert_eq!(is_written(store, between, *how, requests).await, *expected);
+        count += MANY;
+        assert_eq!(store.counts().await.unwrap()[0].requests, count);
     }
 }

@@ -13,7 +13,7 @@ use roundtrip::testkit::samples::*;
 use roundtrip::testkit::servers::PostgresServer;
 use tokio_postgres::NoTls;
 
-use crate::between::{Between, To};
+use crate::between::{Between, How, To};
 use crate::certificate::certificate;
 use crate::sharing::{nothing_is_lost, sharing};
 
@@ -143,15 +143,27 @@ async fn rows_at_hand_do_not_outlive_the_connection() {
     assert_eq!(granted, []);
 }
 
-#[tokio::test]
-async fn a_connection_that_breaks_leaves_the_outcome_unknown() {
+/// A store, and what is between it and its server.
+async fn behind_a_connection_that_breaks() -> (impl Store, Between) {
     let place = OnServer::default();
     let (host, rest) = place.0.split_once('@').unwrap().1.split_once('/').unwrap();
     let socket = std::path::PathBuf::from(host.replace("%2F", "/")).join(".s.PGSQL.5432");
     let between = Between::open(To::Socket(socket), b"COMMIT\0").await;
     let store = OnServer(format!("postgres://postgres@{}/{rest}", between.address));
-    let store = store.store(Arc::new(ManualClock::at(START)), OPTIONS).await;
+    (store.store(Arc::new(ManualClock::at(START)), OPTIONS).await, between)
+}
+
+#[tokio::test]
+async fn a_connection_that_breaks_leaves_the_outcome_unknown() {
+    let (store, between) = behind_a_connection_that_breaks().await;
     crate::between::a_connection_that_breaks_leaves_the_outcome_unknown(&store, &between).await;
+}
+
+#[tokio::test]
+async fn a_large_commit_that_is_cut_off_is_written_whole_or_not_at_all() {
+    let (store, between) = behind_a_connection_that_breaks().await;
+    let cuts = [(How::CutBefore, false), (How::CutAfter, true)];
+    crate::between::a_large_commit_that_is_cut_off_is_written_whole_or_not_at_all(&store, &between, &cuts).await;
 }
 
 #[tokio::test]

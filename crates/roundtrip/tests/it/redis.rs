@@ -435,7 +435,11 @@ async fn a_slot_that_moves_loses_nothing() {
 const COMMIT_SAYS: &[u8] = b":hints\r\n";
 
 async fn between() -> Between {
-    Between::open(To::Address(server().address()), COMMIT_SAYS).await
+    between_at(COMMIT_SAYS).await
+}
+
+async fn between_at(commit_says: &'static [u8]) -> Between {
+    Between::open(To::Address(server().address()), commit_says).await
 }
 
 /// A process is stopped after it has worked a batch out, and goes on after another has
@@ -470,6 +474,20 @@ async fn a_connection_that_breaks_leaves_the_outcome_unknown() {
     let store = OnServer(place.0.replace(&server().address(), &between.address), Some(0));
     let store = store.store(Arc::new(ManualClock::at(START)), OPTIONS).await;
     crate::between::a_connection_that_breaks_leaves_the_outcome_unknown(&store, &between).await;
+}
+
+/// Its commands are at the server before the word to do them is: cut off before they are all there, before the word, and
+/// after it.
+#[tokio::test]
+async fn a_large_commit_that_is_cut_off_is_written_whole_or_not_at_all() {
+    let cuts_at: [(&[u8], &[(How, bool)]); 2] =
+        [(COMMIT_SAYS, &[(How::CutBefore, false)]), (b"EXEC\r\n", &[(How::CutBefore, false), (How::CutAfter, true)])];
+    for (commit_says, cuts) in cuts_at {
+        let (place, between) = (OnServer::default(), between_at(commit_says).await);
+        let store = OnServer(place.0.replace(&server().address(), &between.address), Some(0));
+        let store = store.store(Arc::new(ManualClock::at(START)), OPTIONS).await;
+        crate::between::a_large_commit_that_is_cut_off_is_written_whole_or_not_at_all(&store, &between, cuts).await;
+    }
 }
 
 /// The server reads few short entries from the start for each that is looked for, unless it is kept from that.
