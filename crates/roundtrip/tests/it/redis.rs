@@ -480,13 +480,13 @@ async fn a_connection_that_breaks_leaves_the_outcome_unknown() {
 /// after it.
 #[tokio::test]
 async fn a_large_commit_that_is_cut_off_is_written_whole_or_not_at_all() {
-    let cuts_at: [(&[u8], &[(How, bool)]); 2] =
-        [(COMMIT_SAYS, &[(How::CutBefore, false)]), (b"EXEC\r\n", &[(How::CutBefore, false), (How::CutAfter, true)])];
-    for (commit_says, cuts) in cuts_at {
+    let in_the_middle = (COMMIT_SAYS, vec![(How::CutBefore, false)]);
+    let at_the_word = (&b"EXEC\r\n"[..], vec![(How::CutBefore, false), (How::CutAfter, true)]);
+    for (commit_says, cuts) in [in_the_middle, at_the_word] {
         let (place, between) = (OnServer::default(), between_at(commit_says).await);
         let store = OnServer(place.0.replace(&server().address(), &between.address), Some(0));
         let store = store.store(Arc::new(ManualClock::at(START)), OPTIONS).await;
-        crate::between::a_large_commit_that_is_cut_off_is_written_whole_or_not_at_all(&store, &between, cuts).await;
+        crate::between::a_large_commit_that_is_cut_off_is_written_whole_or_not_at_all(&store, &between, &cuts).await;
     }
 }
 
