@@ -134,7 +134,7 @@ pub(crate) async fn run<S: Store + Clone>(
     let mut stations = tokio::task::JoinSet::new();
     stations.spawn(admit_all(flow.clone()));
     for n in 0..WORKERS.min(in_flight) {
-        stations.spawn(work_all(flow.clone(), n));
+        stations.spawn(work_all(flow.clone(), n, first));
     }
     if !lanes.is_empty() {
         stations.spawn(send_all(flow.clone(), lanes.to_vec()));
@@ -165,10 +165,11 @@ async fn admit_all<S: Store + Clone>(flow: Arc<Flow<S>>) -> Station {
     }
 }
 
-async fn work_all<S: Store>(flow: Arc<Flow<S>>, n: usize) -> Station {
+/// No two runs make the same claim: it would be taken for the one that was made before.
+async fn work_all<S: Store>(flow: Arc<Flow<S>>, n: usize, first: u64) -> Station {
     let worker = WorkerName::new(&format!("worker-{n}")).map_err(|_bad| StoreError::Closed)?;
     let mut queued = flow.store.changes(Topic::Inbox(route()));
-    let mut claim = (n as u64) << 48;
+    let mut claim = ((n as u64) << 48) + first;
     while queued.changed().await {
         loop {
             let free = flow.take_hands().await;

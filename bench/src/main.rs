@@ -86,6 +86,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     if !in_flights.is_empty() {
         postgres::beside_floor(&mut report, scale, &in_flights)?;
     }
+    if wanted("postgres-shared") {
+        postgres::shared(&mut report, scale)?;
+    }
     if wanted("postgres-sent") {
         postgres::beside_unsent(&mut report, scale)?;
     }
@@ -96,6 +99,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let in_flights: Vec<usize> = servers::IN_FLIGHTS.into_iter().filter(on_redis).collect();
     if !in_flights.is_empty() {
         redis::beside_floor(&mut report, scale, &in_flights)?;
+    }
+    if wanted("redis-shared") {
+        redis::shared(&mut report, scale)?;
     }
     if wanted("redis-sent") {
         redis::beside_unsent(&mut report, scale)?;

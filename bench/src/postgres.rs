@@ -176,6 +176,15 @@ pub(crate) fn beside_unsent(report: &mut Report, scale: Scale) -> Result<(), Fai
     Ok(())
 }
 
+/// What a store does that several processes share.
+pub(crate) fn shared(report: &mut Report, scale: Scale) -> Result<(), Failure> {
+    report.store = "postgres";
+    let server = PostgresServer::start(&SIZED)?;
+    runtime()?.block_on(servers::shared(report, scale, async |name| open(&server, name).await))?;
+    report.store = "sqlite";
+    Ok(())
+}
+
 /// Speed with a small and a large backlog.
 pub(crate) fn flatness(report: &mut Report, scale: Scale) -> Result<(), Failure> {
     report.store = "postgres";

@@ -340,6 +340,15 @@ pub(crate) fn growth(report: &mut Report, scale: Scale) -> Result<(), Failure> {
     Ok(())
 }
 
+/// What a store does that several processes share.
+pub(crate) fn shared(report: &mut Report, scale: Scale) -> Result<(), Failure> {
+    report.store = "redis";
+    let server = start()?;
+    runtime()?.block_on(servers::shared(report, scale, async |name| open(&server, name).await))?;
+    report.store = "sqlite";
+    Ok(())
+}
+
 /// Speed with a small and a large backlog.
 pub(crate) fn flatness(report: &mut Report, scale: Scale) -> Result<(), Failure> {
     report.store = "redis";

@@ -1,7 +1,7 @@
 //! What the benches of all stores on servers share: the rows, given how to run ours and the floor.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use roundtrip::store::op::{Admit, Effect, Outcome, Prune};
 use roundtrip::store::{Batched, Store, StoreExt};
@@ -14,6 +14,8 @@ use crate::report::{Report, median};
 pub(crate) const IN_FLIGHTS: [usize; 3] = [1, 128, IN_FLIGHT];
 /// How many are in flight in all other runs.
 pub(crate) const IN_FLIGHT: usize = 1024;
+/// How many processes share a store, where they do.
+const PROCESSES: usize = 4;
 /// Live requests of the small backlog.
 pub(crate) const SMALL: usize = 1_000;
 
@@ -76,6 +78,41 @@ pub(crate) fn beside_unsent(
     }
     let bench = format!("{}, assigned to four lanes and settled", report.store);
     report.speed(bench, median(rates), "ended by the answer".into(), median(unsent), "lifecycles/s");
+    Ok(())
+}
+
+/// Lifecycles by several processes that share one store, beside one that is alone, with as many in flight together. Handles
+/// with connections of their own are processes, as far as a server can tell; ours opens one on the store of this name.
+pub(crate) async fn shared<S: Store + 'static>(
+    report: &mut Report,
+    scale: Scale,
+    open: impl AsyncFn(&'static str) -> Result<Batched<S>, Failure>,
+) -> Result<(), Failure> {
+    let count = (scale.lifecycles * 16) as u64;
+    let all = async |name, processes: usize, round: u64| {
+        let mut stores = Vec::new();
+        for _ in 0..processes {
+            stores.push(open(name).await?);
+        }
+        let (in_flight, share) = (IN_FLIGHT / processes, count / processes as u64);
+        // What is in flight when a run ends was admitted, too.
+        let first = |n| (round * PROCESSES as u64 + n as u64) * (count + 2 * IN_FLIGHT as u64);
+        let started = Instant::now();
+        let runs = stores.iter().enumerate().map(|(n, store)| run(store.clone(), &[], first(n), in_flight, share));
+        futures_util::future::try_join_all(runs).await?;
+        let rate = (share * processes as u64) as f64 / started.elapsed().as_secs_f64();
+        for store in stores {
+            store.close().await?;
+        }
+        Ok::<f64, Failure>(rate)
+    };
+    let (mut together, mut alone) = (Vec::new(), Vec::new());
+    for round in 0..scale.rounds as u64 {
+        together.push(all("together", PROCESSES, round).await?);
+        alone.push(all("alone", 1, round).await?);
+    }
+    let bench = format!("{}, {PROCESSES} processes", report.store);
+    report.speed(bench, median(together), "one alone".into(), median(alone), "lifecycles/s");
     Ok(())
 }
 
