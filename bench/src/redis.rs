@@ -16,7 +16,7 @@ use roundtrip::words::{ClaimId, WorkerName};
 
 use crate::Scale;
 use crate::lifecycle::{PAYLOAD_BYTES, id, request, route, run, runtime};
-use crate::report::{Report, median};
+use crate::report::{Report, cpu_seconds, median};
 use crate::servers::{self, IN_FLIGHT, Measured};
 
 /// Live requests by which memory is measured.
@@ -76,23 +76,25 @@ async fn open_showing(
     Ok(store)
 }
 
-/// What a run took of the server: processor time and bytes of its log.
+/// What a run took: processor time of the server and of this process, and bytes of the server's log.
 struct Toll {
     seconds: f64,
+    own: f64,
     bytes: f64,
 }
 
 impl Toll {
     async fn so_far(server: &RedisServer) -> Result<Toll, Failure> {
         let seconds = told(server, "cpu", "used_cpu_user").await? + told(server, "cpu", "used_cpu_sys").await?;
-        Ok(Toll { seconds, bytes: told(server, "persistence", "aof_current_size").await? })
+        Ok(Toll { seconds, own: cpu_seconds(), bytes: told(server, "persistence", "aof_current_size").await? })
     }
 
     /// How many bytes each lifecycle took since.
     async fn since(self, server: &RedisServer, what: &str, count: u64) -> Result<f64, Failure> {
         let now = Toll::so_far(server).await?;
-        let each = (now.seconds - self.seconds) * 1e6 / count as f64;
-        eprintln!("  {what}: {each:.1} us of the server's processor time each");
+        let each = |now: f64, before: f64| (now - before) * 1e6 / count as f64;
+        let (server, own) = (each(now.seconds, self.seconds), each(now.own, self.own));
+        eprintln!("  {what}: {server:.1} us of the server's processor time each, {own:.1} of the client's");
         Ok((now.bytes - self.bytes) / count as f64)
     }
 }
