@@ -7,6 +7,7 @@
 //! is full is to be sealed.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use super::contents::{Contents, Ground, Mark, PAGE_BYTES, PAGE_RECORDS, Page, Step, number};
 use super::record::{self, Kind, Record, Whole};
@@ -160,7 +161,7 @@ impl<K: Keeper> LentContents<K> {
     async fn read_requests(&mut self, from: u64) -> Result<Page, K::Error> {
         let mut page = Page::default();
         let rows = self.keeper.live_after(from, PAGE_RECORDS).await?;
-        let seqs: Vec<Seq> = rows.iter().map(|row| row.request.seq).collect();
+        let seqs: Vec<Seq> = rows.iter().map(|row| row.loaded.request.seq).collect();
         let wanted = vec![Want::BodiesOf { seqs: seqs.clone(), bytes: PAGE_BYTES }];
         let mut bodies = BTreeMap::new();
         if let Some(Found::Bodies(found)) = self.keeper.fly(&wanted).await?.pop() {
@@ -172,24 +173,24 @@ impl<K: Keeper> LentContents<K> {
             && !page.is_full()
         {
             let few: BTreeSet<Seq> =
-                seqs.iter().copied().filter(|seq| *seq >= row.request.seq).take(RESPONSES_AT_A_TIME).collect();
+                seqs.iter().copied().filter(|seq| *seq >= row.loaded.request.seq).take(RESPONSES_AT_A_TIME).collect();
             let some: Vec<LiveRow> =
-                std::iter::from_fn(|| rows.next_if(|row| few.contains(&row.request.seq))).collect();
+                std::iter::from_fn(|| rows.next_if(|row| few.contains(&row.loaded.request.seq))).collect();
             let mut responses = self.responses(&some).await?;
             for row in some {
-                let seq = row.request.seq;
+                let seq = row.loaded.request.seq;
                 let Some(body) = bodies.remove(&seq) else {
                     // The page has no room for it, unless it is the first.
                     if last.is_some() {
                         page.next = last;
                         return Ok(page);
                     }
-                    let record = format!("request {} (number {})", row.request.id, seq.0);
+                    let record = format!("request {} (number {})", row.loaded.request.id, seq.0);
                     page.damaged.push(Fault::new(record, "has no body"));
                     page.next = Some(seq.0.to_be_bytes().to_vec());
                     return Ok(page);
                 };
-                page.push(Record::request(row.request, body, responses.remove(&seq)));
+                page.push(Record::request(row.loaded.request.clone(), body, responses.remove(&seq)));
                 last = Some(seq.0.to_be_bytes().to_vec());
             }
         }
@@ -198,7 +199,7 @@ impl<K: Keeper> LentContents<K> {
     }
 
     async fn responses(&mut self, rows: &[LiveRow]) -> Result<BTreeMap<Seq, Payload>, K::Error> {
-        let ids: BTreeSet<RequestId> = rows.iter().map(|row| row.request.id).collect();
+        let ids: BTreeSet<RequestId> = rows.iter().map(|row| row.loaded.request.id).collect();
         match self.keeper.fly(&[Want::Responses(ids)]).await?.pop() {
             Some(Found::Responses(found)) => Ok(found.into_iter().collect()),
             _ => Ok(BTreeMap::new()),
@@ -343,18 +344,15 @@ impl<K: Keeper> LentContents<K> {
     }
 
     /// All live requests of a route, and the machine that lists them.
-    async fn whole_route(&mut self, route: RouteNo) -> Result<(BTreeMap<Seq, Loaded>, Machine), K::Error> {
+    async fn whole_route(&mut self, route: RouteNo) -> Result<(BTreeMap<Seq, Arc<Loaded>>, Machine), K::Error> {
         let found = self.keeper.fly(&[Want::Routes([route].into())]).await?.pop();
         let rows = match found {
             Some(Found::Live(rows)) => rows,
             _ => Vec::new(),
         };
         let names = Names::of(&self.fixtures);
-        let loaded = rows.into_iter().filter(|row| names.fit(&row.request)).map(|row| {
-            let LiveRow { request, record, listed, .. } = row;
-            (request.seq, Loaded { request, record, listed })
-        });
-        let loaded: BTreeMap<Seq, Loaded> = loaded.collect();
+        let loaded = rows.into_iter().map(|row| row.loaded).filter(|loaded| names.fit(&loaded.request));
+        let loaded: BTreeMap<Seq, Arc<Loaded>> = loaded.map(|loaded| (loaded.request.seq, loaded)).collect();
         let parcels = self.parcels_of(loaded.values().map(|loaded| &loaded.request)).await?;
         let machine = self.borrow(loaded.values().map(|loaded| loaded.request.clone()).collect(), parcels);
         Ok((loaded, machine))

@@ -7,6 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
+use std::sync::Arc;
 
 use super::fetch::{Fetched, Loaded};
 use super::record::{Damaged, encode};
@@ -179,7 +180,7 @@ impl<'a> Changes<'a> {
         let (mut here, mut shown, mut shown_before) = (BTreeSet::new(), BTreeMap::new(), BTreeMap::new());
         for (request, listed) in machine.places() {
             here.insert(request.seq);
-            let (record, was) = (encode(request)?, loaded.get(&request.seq));
+            let (record, was) = (encode(request)?, loaded.get(&request.seq).map(Arc::as_ref));
             // One whose id another ended with is news no more, and written anew for that.
             let is_same = was.is_some_and(|was| was.listed == listed && was.record == record);
             if is_same && !tray.receipts.contains_key(&ColdKey::Request(request.id)) {
@@ -277,9 +278,11 @@ mod tests {
 
         async fn fly(&mut self, wants: &[Want]) -> Result<Vec<Found>, Damaged> {
             let row = |(request, listed, body): &(Request, Listed, Body)| LiveRow {
-                record: encode(request).unwrap(),
-                request: request.clone(),
-                listed: *listed,
+                loaded: Arc::new(Loaded {
+                    record: encode(request).unwrap(),
+                    request: request.clone(),
+                    listed: *listed,
+                }),
                 body: Some(body.clone()),
                 response: None,
                 is_news: false,

@@ -5,12 +5,13 @@
 //! ```
 
 use std::collections::btree_map::Entry;
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
-use super::Sight;
 use super::needs::{Needs, Wanted};
 use super::tray::Tray;
 use super::want::{Found, Lender, LiveRow, Want};
+use super::{HashSet, Sight};
 use crate::groups::GroupState;
 use crate::inbox::{Request, RouteNo, State, StateKind, When};
 use crate::outbox::{Delivery, LaneNo};
@@ -27,10 +28,11 @@ const RANDOM_MORE: usize = 256;
 /// Of how many bytes those are that are fetched at once of a queue that ran short at hand.
 const AHEAD_BYTES: usize = 4 << 20;
 
-/// A live request as it was fetched.
+/// A live request as it was fetched. Whoever has it at hand lends it without a copy.
 #[derive(Clone, Debug)]
 pub(in crate::store) struct Loaded {
     pub(in crate::store) request: Request,
+    /// The request's bytes as they are kept: what changed is told by comparing.
     pub(in crate::store) record: Vec<u8>,
     pub(in crate::store) listed: Listed,
 }
@@ -38,7 +40,7 @@ pub(in crate::store) struct Loaded {
 /// What was fetched.
 #[derive(Debug, Default)]
 pub(super) struct Fetched {
-    pub(super) live: BTreeMap<Seq, Loaded>,
+    pub(super) live: BTreeMap<Seq, Arc<Loaded>>,
     pub(super) parcels: BTreeMap<(LaneNo, Nonce), Parcel>,
     /// How many parcels are under way, of lanes where that was asked.
     pub(super) under_way: BTreeMap<LaneNo, u64>,
@@ -105,12 +107,13 @@ impl Fetched {
         let next = Want::Next { route, after, requests, reached, bytes: AHEAD_BYTES };
         let wants = [next];
         let found = lender.fly(&wants).await?;
-        let (mut ids, mut ended, mut shown) = (HashSet::new(), BTreeSet::new(), BTreeSet::new());
+        let (mut ids, mut ended, mut shown) = (HashSet::default(), BTreeSet::new(), BTreeSet::new());
         for row in found.iter().flat_map(Found::live) {
-            ids.insert(row.request.id);
+            let request = &row.loaded.request;
+            ids.insert(request.id);
             if !row.is_news {
-                ended.insert(row.request.id);
-                shown.extend(row.request.occurrences.as_slice().iter().map(|occurrence| occurrence.id));
+                ended.insert(request.id);
+                shown.extend(request.occurrences.as_slice().iter().map(|occurrence| occurrence.id));
             }
         }
         let mut fetched = Fetched::default();
@@ -284,13 +287,13 @@ impl Fetched {
     /// All that come before the last of these are among them.
     fn note_reach(&mut self, want: &Want, rows: &[LiveRow]) {
         let (Want::Turns { route, from: 0, .. } | Want::Next { route, .. }) = want else { return };
-        let last = rows.iter().filter_map(|row| Some((row.listed.turn?, row.request.seq))).max();
+        let last = rows.iter().filter_map(|row| Some((row.loaded.listed.turn?, row.loaded.request.seq))).max();
         self.reach.extend(last.map(|last| (*route, last)));
     }
 
     fn take_live(&mut self, want: &Want, row: LiveRow) {
-        let LiveRow { request, record, listed, body, response, is_news } = row;
-        let seq = request.seq;
+        let LiveRow { loaded, body, response, is_news } = row;
+        let (request, seq) = (&loaded.request, loaded.request.seq);
         if is_news {
             self.looked_up.extend(request.occurrences.as_slice().iter().map(|occurrence| occurrence.id));
         }
@@ -306,7 +309,7 @@ impl Fetched {
         self.tray.bodies.extend(body.map(|body| (seq, body)));
         self.tray.responses.extend(response.map(|response| (seq, response)));
         if let Entry::Vacant(place) = self.live.entry(seq) {
-            place.insert(Loaded { request, record, listed });
+            place.insert(loaded);
         }
     }
 

@@ -56,6 +56,11 @@ use crate::outbox::LaneNo;
 use crate::store::policy::{QueueOrder, RoutePolicy};
 use crate::words::{LaneName, RouteName, UnixMs};
 
+/// Maps are looked up for every operation; keys that outsiders choose are hashed with a
+/// seed of the process's own.
+type HashMap<K, V> = std::collections::HashMap<K, V, foldhash::fast::RandomState>;
+type HashSet<K> = std::collections::HashSet<K, foldhash::fast::RandomState>;
+
 /// Routes, origins, lanes, cursors and seats, under their keys.
 pub(in crate::store) type FixtureRows = BTreeMap<(u8, String), Fixture>;
 

@@ -14,7 +14,8 @@
 //! then does nothing, the shelf is cleared, and the batch borrows. Everything is bounded: of
 //! long queues only the first are here, and a shelf that is too heavy is cleared.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use super::changes::{Changes, Put};
 use super::fetch::{Fetched, Loaded};
@@ -23,7 +24,7 @@ use super::record::Damaged;
 use super::tick::{Ticked, tick};
 use super::tray::Tray;
 use super::want::{Found, Lender, LiveRow, Reached, Want};
-use super::{Numbers, Sight};
+use super::{HashMap, HashSet, Numbers, Sight};
 use crate::inbox::{Request, RouteNo, State, StateKind, When};
 use crate::outbox::LaneNo;
 use crate::sender::Parcel;
@@ -65,7 +66,7 @@ pub(in crate::store) struct Shelf {
 /// A live request.
 #[derive(Debug)]
 struct Row {
-    loaded: Loaded,
+    loaded: Arc<Loaded>,
     body: Option<Body>,
 }
 
@@ -137,15 +138,15 @@ impl Shelf {
         Shelf {
             depth: depth.max(DEPTH_MIN),
             known: Known::default(),
-            rows: HashMap::new(),
-            ids: HashMap::new(),
-            shown: HashMap::new(),
-            unseen: HashSet::new(),
+            rows: HashMap::default(),
+            ids: HashMap::default(),
+            shown: HashMap::default(),
+            unseen: HashSet::default(),
             parcels: BTreeMap::new(),
-            queues: HashMap::new(),
+            queues: HashMap::default(),
             claims: BTreeSet::new(),
             due: BTreeSet::new(),
-            states: HashMap::new(),
+            states: HashMap::default(),
             bytes: 0,
             short: None,
         }
@@ -258,7 +259,8 @@ impl Shelf {
                 continue;
             }
             let body = tray.bodies.get(&request.seq).cloned();
-            self.put(Loaded { request: (*request).clone(), record: record.clone(), listed: *listed }, body);
+            let loaded = Loaded { request: (*request).clone(), record: record.clone(), listed: *listed };
+            self.put(Arc::new(loaded), body);
         }
         self.learn_names(fetched, tray, &left_out);
         self.reach_all(&routes);
@@ -276,8 +278,8 @@ impl Shelf {
     }
 
     /// Keeps what was fetched and was not here; answers the ids of what was left out.
-    fn learn_live(&mut self, new: Vec<(Loaded, Option<Body>)>) -> HashSet<RequestId> {
-        let mut left_out = HashSet::new();
+    fn learn_live(&mut self, new: Vec<(Arc<Loaded>, Option<Body>)>) -> HashSet<RequestId> {
+        let mut left_out = HashSet::default();
         for (loaded, body) in new {
             match self.has_place(&loaded.request, &loaded.listed) {
                 true => self.put(loaded, body),
@@ -394,7 +396,7 @@ impl Shelf {
     }
 
     /// Puts a row in the place of what was there.
-    fn put(&mut self, loaded: Loaded, body: Option<Body>) {
+    fn put(&mut self, loaded: Arc<Loaded>, body: Option<Body>) {
         let (seq, id) = (loaded.request.seq, loaded.request.id);
         let turn = loaded.listed.turn.map(|turn| (turn, seq));
         let before = self.remove(seq);
@@ -412,7 +414,7 @@ impl Shelf {
     /// Takes away a row, for another to be put in its place.
     fn remove(&mut self, seq: Seq) -> Option<Row> {
         let row = self.rows.remove(&seq)?;
-        let Loaded { request, listed, .. } = &row.loaded;
+        let Loaded { request, listed, .. } = &*row.loaded;
         if let (Some(turn), Some(queue)) = (listed.turn, self.queues.get_mut(&request.route)) {
             queue.turns.remove(&(turn, seq));
         }
@@ -439,7 +441,8 @@ impl Shelf {
 
     /// Takes away a row for good, and what was known of its names.
     fn discard(&mut self, seq: Seq) -> Option<RequestId> {
-        let request = self.remove(seq)?.loaded.request;
+        let loaded = self.remove(seq)?.loaded;
+        let request = &loaded.request;
         for occurrence in request.occurrences.as_slice() {
             self.unseen.remove(&occurrence.id);
         }
@@ -467,8 +470,8 @@ impl Shelf {
     }
 
     fn row(&self, seq: &Seq) -> Option<LiveRow> {
-        let Loaded { request, record, listed } = self.rows.get(seq)?.loaded.clone();
-        Some(LiveRow { request, record, listed, body: None, response: None, is_news: false })
+        let loaded = self.rows.get(seq)?.loaded.clone();
+        Some(LiveRow { loaded, body: None, response: None, is_news: false })
     }
 
     fn row_with_body(&self, seq: &Seq) -> Option<LiveRow> {
@@ -498,7 +501,7 @@ impl Shelf {
                     break;
                 }
                 let row = self.row_with_body(seq)?;
-                if !row.listed.deadline.is_some_and(is_over) {
+                if !row.loaded.listed.deadline.is_some_and(is_over) {
                     heavy += weight(row.body.as_ref());
                     rows.push(row);
                 }
@@ -550,7 +553,7 @@ struct Hand<'a> {
 
 impl<'a> Hand<'a> {
     fn new(shelf: &'a Shelf, batch: &[Op]) -> Hand<'a> {
-        let (mut new_ids, mut new_occurrences) = (HashSet::new(), HashSet::new());
+        let (mut new_ids, mut new_occurrences) = (HashSet::default(), HashSet::default());
         for op in batch {
             if let Op::Admit(admit) = op {
                 new_ids.extend(admit.requests.iter().map(|request| request.id));

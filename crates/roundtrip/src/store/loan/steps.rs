@@ -1,11 +1,11 @@
 //! Requests as they were and as they are after a tick, for those who show them elsewhere in
 //! the same commit.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 
-use super::FixtureRows;
 use super::changes::Changes;
 use super::tick::Ticked;
+use super::{FixtureRows, HashMap};
 use crate::inbox::{End, Request, RouteNo};
 use crate::store::disk::{Body, Fixture};
 use crate::store::journal::{Event, Subject};
@@ -39,9 +39,9 @@ impl Texts {
     /// Live requests as if each were new: all that they show is shown.
     pub(in crate::store) fn steps_of<'a>(&'a self, rows: &'a [LiveRow]) -> Vec<Step<'a>> {
         let step = |row: &'a LiveRow| {
-            let (seq, request) = (row.request.seq, &row.request);
+            let (seq, request) = (row.loaded.request.seq, &row.loaded.request);
             let (body, response) = (self.bodies.get(&seq).map(|body| &body.payload), self.responses.get(&seq));
-            let after = Side { request, stage: Stage::of_live(row.listed.state), body, response };
+            let after = Side { request, stage: Stage::of_live(row.loaded.listed.state), body, response };
             Step { before: None, after, new_body: true, new_response: true }
         };
         rows.iter().map(step).collect()

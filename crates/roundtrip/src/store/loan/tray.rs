@@ -1,8 +1,9 @@
 //! What a machine on loan reads from and writes to: rows that were fetched before, and
 //! rows that the tick's last flight will carry.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 
+use super::HashMap;
 use crate::outbox::LaneNo;
 use crate::sender::Parcel;
 use crate::store::disk::{

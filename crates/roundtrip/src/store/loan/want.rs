@@ -5,14 +5,16 @@
 //! flight. Rows that are not there are left out.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
+use super::fetch::Loaded;
 use super::record::Damaged;
-use crate::inbox::{OriginNo, Request, RouteNo, StateKind, When};
+use crate::inbox::{OriginNo, RouteNo, StateKind, When};
 use crate::outbox::LaneNo;
 use crate::sender::Parcel;
 use crate::store::disk::{Body, ColdKey, ColdReceipt, GroupRow, ItemRow};
 use crate::store::journal::KeptEntry;
-use crate::store::machine::{Listed, Pace};
+use crate::store::machine::Pace;
 use crate::words::{ClaimId, GroupKey, Height, Nonce, OccurrenceId, OrderKey, Payload, RequestId, Seq, UnixMs};
 
 /// Ranges of moments, from the first to the last of each, both of them included.
@@ -137,10 +139,7 @@ impl Found {
 /// A live request.
 #[derive(Debug)]
 pub(in crate::store) struct LiveRow {
-    pub(in crate::store) request: Request,
-    /// The request's bytes as they are kept: what changed is told by comparing.
-    pub(in crate::store) record: Vec<u8>,
-    pub(in crate::store) listed: Listed,
+    pub(in crate::store) loaded: Arc<Loaded>,
     /// Its body, where a want says so.
     pub(in crate::store) body: Option<Body>,
     /// What was answered to it, where a want says so.

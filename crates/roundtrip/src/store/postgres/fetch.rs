@@ -4,6 +4,7 @@
 //! reads has a snapshot.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use tokio_postgres::Row;
 
@@ -13,7 +14,7 @@ use crate::inbox::{Request, RouteNo, StateKind, When};
 use crate::outbox::LaneNo;
 use crate::store::disk::{Body, ColdKey, GroupRow, ItemRow};
 use crate::store::journal::KeptEntry;
-use crate::store::loan::{CountedRow, Damaged, Found, Known, Lender, LiveRow, Want, decode};
+use crate::store::loan::{CountedRow, Damaged, Found, Known, Lender, LiveRow, Loaded, Want, decode};
 use crate::store::machine::{Listed, Pace};
 use crate::words::{Encoding, GroupKey, ItemId, Nonce, OccurrenceId, Payload, RequestId, Seq, UnixMs};
 
@@ -407,7 +408,8 @@ pub(super) fn live(row: &Row) -> Result<LiveRow, PgError> {
         due: due.map(When::from_bits),
         deadline: deadline.map(When::from_bits),
     };
-    Ok(LiveRow { request, record, listed, body: None, response: None, is_news: false })
+    let loaded = Arc::new(Loaded { request, record, listed });
+    Ok(LiveRow { loaded, body: None, response: None, is_news: false })
 }
 
 pub(super) fn group(row: &Row) -> Result<(u64, GroupRow, When), PgError> {

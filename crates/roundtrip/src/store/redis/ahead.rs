@@ -170,7 +170,7 @@ fn runs(seqs: &[Seq]) -> impl Iterator<Item = &[Seq]> {
 /// Those whose deadlines are not reached.
 fn not_over(mut rows: Vec<LiveRow>, reached: &Reached) -> Vec<LiveRow> {
     let is_over = |when: When| reached.iter().any(|(first, last)| (*first..=*last).contains(&when));
-    rows.retain(|row| !row.listed.deadline.is_some_and(is_over));
+    rows.retain(|row| !row.loaded.listed.deadline.is_some_and(is_over));
     rows
 }
 

@@ -2,6 +2,7 @@
 //! is said there, beside the function of the same name.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use redis::Value;
 
@@ -12,7 +13,7 @@ use crate::inbox::{RouteNo, StateKind, When};
 use crate::outbox::LaneNo;
 use crate::sender::Parcel;
 use crate::store::disk::{ColdKey, GroupRow};
-use crate::store::loan::{CountedRow, Damaged, Found, LiveRow, Reached, Want, decode};
+use crate::store::loan::{CountedRow, Damaged, Found, LiveRow, Loaded, Reached, Want, decode};
 use crate::words::{Nonce, OccurrenceId, RequestId, UnixMs};
 
 /// Stands for as many as there are.
@@ -356,7 +357,8 @@ pub(super) fn found(want: &Want, value: Value, notes: &mut Vec<Note>) -> Result<
 
 pub(super) fn live_row(row: &[u8]) -> Result<LiveRow, Damaged> {
     let (listed, request, record) = live(row)?;
-    Ok(LiveRow { request, record: record.to_vec(), listed, body: None, response: None, is_news: false })
+    let loaded = Arc::new(Loaded { request, record: record.to_vec(), listed });
+    Ok(LiveRow { loaded, body: None, response: None, is_news: false })
 }
 
 pub(super) fn group(no: &[u8], value: &[u8]) -> Result<(u64, GroupRow, When), Damaged> {

@@ -256,7 +256,8 @@ async fn look_at_news(keeper: &mut RedisKeeper, audit: &mut Audit) -> Result<(),
         let (mut ids, mut shown) = (Vec::<Box<[u8]>>::new(), Vec::<Box<[u8]>>::new());
         for [_, row, _] in all_rows(keeper, Key::Live, &numbers).await?.into_values() {
             // What is damaged is told with its entries.
-            let Ok(LiveRow { request, .. }) = live_row(&row) else { continue };
+            let Ok(LiveRow { loaded, .. }) = live_row(&row) else { continue };
+            let request = &loaded.request;
             ids.push(request.id.0.into());
             shown.extend(request.occurrences.as_slice().iter().map(|occurrence| occurrence.id.0.into()));
         }
@@ -281,8 +282,8 @@ fn entries_of(owner: Key, [field, value, _]: &HashRow) -> Result<(String, Vec<En
     match owner {
         Key::Live => {
             let row = live_row(value)?;
-            let (request, no) = (&row.request, seq(field)?);
-            let mut entries: Vec<Entry> = members(request, &row.listed)
+            let (request, no) = (&row.loaded.request, seq(field)?);
+            let mut entries: Vec<Entry> = members(request, &row.loaded.listed)
                 .iter()
                 .map(|member| Entry::member(member.key, member.as_slice()))
                 .collect();

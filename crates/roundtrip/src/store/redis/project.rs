@@ -204,7 +204,7 @@ impl RedisStore {
         let (changes, brought) = (ticked.changes()?, Brought::default());
         let page = Page {
             requests: rows.len() as u64,
-            last: rows.last().filter(|_| rows.len() == PAGE).map(|row| row.request.seq),
+            last: rows.last().filter(|_| rows.len() == PAGE).map(|row| row.loaded.request.seq),
         };
         let (process, has_turn) = (&*process, true);
         let (must, begin) = (!shown.is_empty(), Vec::new());
@@ -229,7 +229,7 @@ impl RedisStore {
             Some(Found::Live(rows)) => rows,
             _ => Vec::new(),
         };
-        rows.sort_by_key(|row| row.request.seq);
+        rows.sort_by_key(|row| row.loaded.request.seq);
         rows.truncate(PAGE);
         Ok(rows)
     }

@@ -23,7 +23,7 @@ struct Alone {
 /// Where everything is, and how often it was asked.
 #[derive(Default)]
 struct Server {
-    live: BTreeMap<Seq, (Loaded, Option<Body>)>,
+    live: BTreeMap<Seq, (Arc<Loaded>, Option<Body>)>,
     asked: usize,
 }
 
@@ -35,7 +35,7 @@ impl Server {
         for put in &changes.live {
             let (request, record, listed) = (put.request.clone(), put.record.clone(), put.listed);
             let body = put.body.cloned().or_else(|| self.live.remove(&request.seq)?.1);
-            self.live.insert(request.seq, (Loaded { request, record, listed }, body));
+            self.live.insert(request.seq, (Arc::new(Loaded { request, record, listed }), body));
         }
     }
 }
@@ -47,10 +47,8 @@ impl Lender for Server {
         self.asked += 1;
         let rows = |is_wanted: &dyn Fn(&Loaded) -> bool, limit: usize| {
             let wanted = self.live.values().filter(|(loaded, _)| is_wanted(loaded)).take(limit);
-            let row = |(Loaded { request, record, listed }, body): &(Loaded, Option<Body>)| LiveRow {
-                request: request.clone(),
-                record: record.clone(),
-                listed: *listed,
+            let row = |(loaded, body): &(Arc<Loaded>, Option<Body>)| LiveRow {
+                loaded: loaded.clone(),
                 body: body.clone(),
                 response: None,
                 is_news: false,
