@@ -196,8 +196,9 @@ pub(crate) fn flatness(report: &mut Report, scale: Scale) -> Result<(), Failure>
         connect(&server.url("").replace("?schema=", "")).await?.batch_execute("CHECKPOINT").await?;
         Ok(store)
     };
-    let ours =
-        async |store: &Batched<PostgresStore>, first, count| run(store.clone(), &[], first, IN_FLIGHT, count).await;
+    let ours = async |store: &Batched<PostgresStore>, in_flight, first, count| {
+        run(store.clone(), &[], first, in_flight, count).await
+    };
     runtime()?.block_on(servers::flatness(report, scale, filled, ours))?;
     report.store = "sqlite";
     Ok(())

@@ -360,9 +360,9 @@ pub(crate) fn flatness(report: &mut Report, scale: Scale) -> Result<(), Failure>
         servers::admit(&store, backlog).await?;
         Ok(store)
     };
-    let ours = async |store: &Batched<RedisStore>, first, count| {
+    let ours = async |store: &Batched<RedisStore>, in_flight, first, count| {
         let before = Toll::so_far(&server).await?;
-        let rate = run(store.clone(), &[], first, IN_FLIGHT, count).await?;
+        let rate = run(store.clone(), &[], first, in_flight, count).await?;
         before.since(&server, "ours", count).await?;
         Ok(rate)
     };
@@ -375,7 +375,6 @@ pub(crate) fn flatness(report: &mut Report, scale: Scale) -> Result<(), Failure>
 /// The same for the script by hand: what a long queue costs on such a server whatever is built on it.
 async fn floor_flatness(report: &mut Report, server: &RedisServer, scale: Scale) -> Result<(), Failure> {
     empty(server).await?;
-    let count = (scale.lifecycles * 32) as u64;
     let filled = async |name, backlog: usize| {
         let mut floor = Floor::new(server, name).await?;
         for first in (0..backlog).step_by(1000) {
@@ -384,12 +383,14 @@ async fn floor_flatness(report: &mut Report, server: &RedisServer, scale: Scale)
         Ok::<Floor, Failure>(floor)
     };
     let (mut large, mut small) = (filled("large", scale.backlog).await?, filled("small", servers::SMALL).await?);
-    let (mut of_large, mut of_small) = (Vec::new(), Vec::new());
-    for _ in 0..2 * scale.rounds {
-        of_large.push(large.run(IN_FLIGHT, count).await?);
-        of_small.push(small.run(IN_FLIGHT, count).await?);
+    for in_flight in servers::IN_FLIGHTS {
+        let count = (scale.lifecycles * in_flight.min(32)) as u64;
+        let (mut of_large, mut of_small) = (Vec::new(), Vec::new());
+        for _ in 0..2 * scale.rounds {
+            of_large.push(large.run(in_flight, count).await?);
+            of_small.push(small.run(in_flight, count).await?);
+        }
+        servers::report_flatness(report, scale, in_flight, " by hand", (of_large, of_small));
     }
-    let bench = format!("redis by hand, backlog {}", scale.backlog);
-    report.speed(bench, median(of_large), format!("backlog {}", servers::SMALL), median(of_small), "lifecycles/s");
     empty(server).await
 }

@@ -117,28 +117,43 @@ pub(crate) async fn shared<S: Store + 'static>(
 }
 
 /// Speed with a small and a large backlog. Both are there all the while and take turns, so that they meet the same
-/// weather; ours opens one of this name with so many waiting, and runs so many lifecycles on it from a number on.
+/// weather; ours opens one of this name with so many waiting, and runs lifecycles on it, with so many in flight, from a
+/// number on, so many.
 pub(crate) async fn flatness<S: Store + 'static>(
     report: &mut Report,
     scale: Scale,
     open: impl AsyncFn(&'static str, usize) -> Result<Batched<S>, Failure>,
-    ours: impl AsyncFn(&Batched<S>, u64, u64) -> Result<f64, Failure>,
+    ours: impl AsyncFn(&Batched<S>, usize, u64, u64) -> Result<f64, Failure>,
 ) -> Result<(), Failure> {
-    let count = (scale.lifecycles * 32) as u64;
     let (large, small) = (open("large", scale.backlog).await?, open("small", SMALL).await?);
-    let (mut of_large, mut of_small) = (Vec::new(), Vec::new());
-    for round in 0..2 * scale.rounds as u64 {
-        // What is in flight when a round ends was admitted, too.
-        let more = round * (count + 2 * IN_FLIGHT as u64);
-        of_large.push(ours(&large, scale.backlog as u64 + more, count).await?);
-        of_small.push(ours(&small, SMALL as u64 + more, count).await?);
+    let mut more = 0;
+    for in_flight in IN_FLIGHTS {
+        let count = (scale.lifecycles * in_flight.min(32)) as u64;
+        let (mut of_large, mut of_small) = (Vec::new(), Vec::new());
+        for _ in 0..2 * scale.rounds {
+            of_large.push(ours(&large, in_flight, scale.backlog as u64 + more, count).await?);
+            of_small.push(ours(&small, in_flight, SMALL as u64 + more, count).await?);
+            // What is in flight when a round ends was admitted, too.
+            more += count + 2 * IN_FLIGHT as u64;
+        }
+        report_flatness(report, scale, in_flight, "", (of_large, of_small));
     }
     large.close().await?;
     small.close().await?;
-    eprintln!("  large {of_large:.0?}, small {of_small:.0?}");
-    let bench = format!("{}, backlog {}", report.store, scale.backlog);
-    report.speed(bench, median(of_large), format!("backlog {SMALL}"), median(of_small), "lifecycles/s");
     Ok(())
+}
+
+/// The rates behind a large backlog beside those behind a small one.
+pub(crate) fn report_flatness(
+    report: &mut Report,
+    scale: Scale,
+    in_flight: usize,
+    whose: &str,
+    (of_large, of_small): (Vec<f64>, Vec<f64>),
+) {
+    eprintln!("  {in_flight} in flight{whose}: large {of_large:.0?}, small {of_small:.0?}");
+    let bench = format!("{}{whose}, backlog {}, {in_flight} in flight", report.store, scale.backlog);
+    report.speed(bench, median(of_large), format!("backlog {SMALL}"), median(of_small), "lifecycles/s");
 }
 
 /// Admits so many requests.
