@@ -9,8 +9,12 @@
 //!
 //! `victim copy FROM TO`: copies one store to another, and prints a line for every page.
 //!
-//! Lines: `page KIND`, `copied`; `admitted ID`, `token TOKEN`, `answered ID`, `sent ID NONCE HASH`,
+//! `victim work URL WORKERS`: so many workers on a store that other processes share, see `work.rs`.
+//!
+//! Lines: `page KIND`, `copied`; `ready`, `began ID KEY`, `holds ID KEY`, `finished`; `admitted ID`, `token TOKEN`, `answered ID`, `sent ID NONCE HASH`,
 //! `settled ID`, `refused WHY`, `finished`.
+
+mod work;
 
 use std::io::Write;
 use std::ops::ControlFlow;
@@ -59,16 +63,20 @@ struct Victim<S> {
 
 fn main() -> Result<(), Failure> {
     let args: Vec<String> = std::env::args().skip(1).collect();
-    if let [verb, from, to] = args.as_slice()
-        && verb == "copy"
-    {
-        return copy(from, to);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    if let [verb, first, second] = args.as_slice() {
+        match verb.as_str() {
+            "copy" => return runtime.block_on(copy(first, second)),
+            "work" => return runtime.block_on(work::work(first, second.parse()?)),
+            _ => {}
+        }
     }
     let [file, first, count, calls, hours] = args.as_slice() else {
-        return Err("usage: victim FILE FIRST COUNT CALLS HOURS, or victim copy FROM TO".into());
+        return Err(
+            "usage: victim FILE FIRST COUNT CALLS HOURS, victim copy FROM TO, or victim work URL WORKERS".into()
+        );
     };
     let (first, count, calls, hours) = (first.parse()?, count.parse()?, calls.parse()?, hours.parse()?);
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         // Small sizes, so that receipts are spilled and the journal is trimmed here too.
         let options = Options { journal_entries: 512, spill_receipts: 16, ..Options::default() };
@@ -80,16 +88,13 @@ fn main() -> Result<(), Failure> {
     })
 }
 
-fn copy(from: &str, to: &str) -> Result<(), Failure> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(async {
-        let told = |progress: archive::Progress| match tell(&format!("page {}", progress.kind)) {
-            Ok(()) => ControlFlow::Continue(()),
-            Err(_) => ControlFlow::Break(()),
-        };
-        archive::copy(from, to, told).await?;
-        tell("copied")
-    })
+async fn copy(from: &str, to: &str) -> Result<(), Failure> {
+    let told = |progress: archive::Progress| match tell(&format!("page {}", progress.kind)) {
+        Ok(()) => ControlFlow::Continue(()),
+        Err(_) => ControlFlow::Break(()),
+    };
+    archive::copy(from, to, told).await?;
+    tell("copied")
 }
 
 impl<S: Store + Clone> Victim<S> {

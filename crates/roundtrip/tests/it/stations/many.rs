@@ -26,17 +26,12 @@ type Log = Arc<Mutex<HashMap<RequestId, Vec<String>>>>;
 /// 32 workers share a route; some requests panic or fail the first time. Each attempt is
 /// made under a lease of its own, and each request has one response.
 async fn share_a_route(store: Arc<dyn Store>) {
-    share_a_route_over(vec![store]).await;
-}
-
-/// The same, with the workers spread over processes that share a store.
-async fn share_a_route_over(stores: Vec<Arc<dyn Store>>) {
-    let rig = Rig::new(stores[0].clone(), Arc::new(SystemClock::new()), None);
+    let rig = Rig::new(store, Arc::new(SystemClock::new()), None);
     rig.define(RoutePolicy::default()).await;
     let log = Log::default();
     let shutdown = Shutdown::new();
     let mut workers = JoinSet::new();
-    for store in stores.iter().cycle().take(WORKERS) {
+    for _ in 0..WORKERS {
         let log = log.clone();
         let handler = handler_fn(move |n: u64, job: Job| {
             log.lock().unwrap().entry(job.id()).or_default().push(job.key());
@@ -50,7 +45,7 @@ async fn share_a_route_over(stores: Vec<Arc<dyn Store>>) {
             }
         });
         let options = WorkerOptions { concurrency: 4, ..WorkerOptions::default() };
-        workers.spawn(rig.worker_on(store.clone(), options, Typed(handler)).run(shutdown.clone()));
+        workers.spawn(rig.worker(options, Typed(handler)).run(shutdown.clone()));
     }
     for batch in (0..REQUESTS).collect::<Vec<_>>().chunks(100) {
         rig.admit(batch.iter().map(|&n| numbered(n)).collect()).await;
@@ -90,36 +85,4 @@ async fn share_a_route_on_disk() {
     let path = folder.path().join("store.db");
     let store = roundtrip::store::SqliteStore::open(path, Arc::new(SystemClock::new()), Options::default()).unwrap();
     share_a_route(Arc::new(store)).await;
-}
-
-/// How many processes share a store on a server.
-#[cfg(any(feature = "postgres", feature = "redis"))]
-const PROCESSES: usize = 4;
-
-#[cfg(any(feature = "postgres", feature = "redis"))]
-async fn share_a_route_on(server: impl roundtrip::testkit::bench::Harness) {
-    let mut stores: Vec<Arc<dyn Store>> = Vec::new();
-    for _ in 0..PROCESSES {
-        let store = server.open(Arc::new(SystemClock::new()), Options::default()).await.unwrap();
-        stores.push(Arc::new(Batched::new(store)));
-    }
-    share_a_route_over(stores).await;
-}
-
-#[cfg(feature = "postgres")]
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn share_a_route_over_processes_on_postgres() {
-    share_a_route_on(crate::postgres::OnServer::default()).await;
-}
-
-#[cfg(feature = "redis")]
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn share_a_route_over_processes_on_redis() {
-    share_a_route_on(crate::redis::OnServer::default()).await;
-}
-
-#[cfg(feature = "redis")]
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn share_a_route_over_processes_on_a_cluster() {
-    share_a_route_on(crate::redis::OnServer::on_cluster()).await;
 }

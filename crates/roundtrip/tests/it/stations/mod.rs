@@ -4,6 +4,8 @@ mod examples;
 #[cfg(feature = "sqlite")]
 mod keyed;
 mod many;
+#[cfg(all(feature = "sqlite", any(feature = "postgres", feature = "redis")))]
+mod processes;
 mod relay;
 mod timer;
 mod worker;
