@@ -1,9 +1,9 @@
 //! The Redis store: the conformance suite on servers that the tests start, each case in a
 //! store of its own, with crashes as new handles on it.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use roundtrip::clock::{Clock, ManualClock};
 use roundtrip::sender::LaneStatus;
@@ -431,6 +431,62 @@ async fn a_slot_that_moves_loses_nothing() {
         .await;
 }
 
+/// Waits until a server says so, while others go on.
+async fn until(what: &str, holds: impl Fn() -> bool) {
+    let started = Instant::now();
+    while !tokio::task::block_in_place(&holds) {
+        assert!(started.elapsed() < HAPPEN_MAX, "not so after {HAPPEN_MAX:?}: {what}");
+        tokio::task::yield_now().await;
+    }
+}
+
+/// A slot that moves has its keys on two nodes, and then all on one that does not have the slot yet. Whoever calls meanwhile is
+/// told to try again, and then to ask there, where nothing is done either: some keys of every store are on no node, which
+/// looks like a slot that is still on its way. All are answered once the slot has moved, and what they ask is done once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_slot_that_is_on_two_nodes_is_waited_for() {
+    let cluster = RedisCluster::start_with(RedisServer::UNSYNCED).unwrap();
+    let open = || RedisStore::new(&cluster.url("halved"), OPTIONS).unwrap().with_far_back(0);
+    let (store, other) = (open(), open());
+    store.apply_one(Define { route: route(), policy: policy() }).await.unwrap();
+    store.apply_one(Admit { cursor: None, requests: requests(1..=10) }).await.unwrap();
+    assert_eq!(other.counts().await.unwrap()[0].requests, 10);
+    let numbers = "roundtrip:{halved}:numbers";
+    // What is few and what is many is sent in different ways. The third move leads back to the first node.
+    for (first, last) in [(11, 12), (13, 76), (77, 78)] {
+        let moving = cluster.begin_move(numbers).unwrap();
+        let (from, to) = (moving.from, moving.to);
+        let refusals = |error| from.refusals(error).unwrap();
+        let (again_before, ask_before, moved_before) = (refusals("TRYAGAIN"), refusals("ASK"), refusals("MOVED"));
+        let asked_before = to.calls("asking").unwrap();
+        moving.carry(numbers).unwrap();
+        let has_moved = AtomicBool::new(false);
+        let admit = async {
+            let admitted = store.apply_one(Admit { cursor: None, requests: requests(first..=last) }).await;
+            (admitted, has_moved.load(Ordering::SeqCst))
+        };
+        let count = async { (other.counts().await, has_moved.load(Ordering::SeqCst)) };
+        let move_it = async {
+            until("some of the keys are elsewhere", || refusals("TRYAGAIN") > again_before + 1).await;
+            tokio::task::block_in_place(|| moving.carry_all()).unwrap();
+            let asked = || to.calls("asking").unwrap() > asked_before;
+            until("all of the keys are elsewhere", || refusals("ASK") > ask_before + 1 && asked()).await;
+            has_moved.store(true, Ordering::SeqCst);
+            tokio::task::block_in_place(|| moving.end()).unwrap();
+        };
+        let ((admitted, late), (counted, late_too), ()) = tokio::join!(admit, count, move_it);
+        assert!(late && late_too, "answered while the slot was on two nodes");
+        let Ok(Outcome::Applied(Effect::Admitted(admissions, _))) = admitted else { panic!("{admitted:?}") };
+        assert!(admissions.iter().all(|admission| matches!(admission, Admission::New { .. })), "{admissions:?}");
+        let counted = counted.unwrap()[0].requests;
+        assert!([first - 1, last].contains(&counted), "{counted} of {last}");
+        assert!(refusals("MOVED") > moved_before, "whoever comes to the node that had it is sent on");
+    }
+    drop((store, other));
+    assert_eq!(open().counts().await.unwrap()[0].requests, 78);
+    assert_eq!(verify(Place::Url(cluster.url("halved"))).await.unwrap().faults, []);
+}
+
 /// Only commits say where hints go.
 const COMMIT_SAYS: &[u8] = b":hints\r\n";
 
@@ -516,11 +572,7 @@ async fn a_read_is_one_call_whatever_is_written_before_it() {
     let order = |order| LaneOrder { lane: lane(), order };
     writer.apply_one(order(Order::Open { destination: destination(), window: 4, first: Nonce(0) })).await.unwrap();
     reader.lane(lane()).await.unwrap();
-    let calls = || {
-        let stats = server.said(&["INFO", "commandstats"]).unwrap();
-        let count = stats.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:calls=")?.split(',').next());
-        count.unwrap().parse::<u64>().unwrap()
-    };
+    let calls = || server.calls("evalsha").unwrap();
     for paused in [true, false, true, false] {
         let told = if paused { Order::Pause { reason: "why".into() } } else { Order::Resume };
         writer.apply_one(order(told)).await.unwrap();

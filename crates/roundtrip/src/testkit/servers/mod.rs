@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 pub use postgres::{FrozenServer, PostgresServer};
-pub use redis::{RedisCluster, RedisServer};
+pub use redis::{MovingSlot, RedisCluster, RedisServer};
 
 /// How long a server may take to come up.
 const START_MAX: Duration = Duration::from_secs(60);

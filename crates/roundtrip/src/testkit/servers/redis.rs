@@ -79,6 +79,24 @@ impl RedisServer {
         Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
     }
 
+    /// How often it was called to do this.
+    pub fn calls(&self, command: &str) -> io::Result<u64> {
+        self.count("commandstats", &format!("cmdstat_{command}:calls="))
+    }
+
+    /// How often it gave this error.
+    pub fn refusals(&self, error: &str) -> io::Result<u64> {
+        self.count("errorstats", &format!("errorstat_{error}:count="))
+    }
+
+    /// What it has counted, on the line that begins like this; nothing, if there is none.
+    fn count(&self, section: &str, line: &str) -> io::Result<u64> {
+        let info = self.said(&["INFO", section])?;
+        let counted = info.lines().find_map(|said| said.strip_prefix(line));
+        let digits = counted.map_or("0", |counted| counted.split(',').next().unwrap_or(counted).trim());
+        digits.parse().map_err(|_| io::Error::other(format!("{line} is no number: {digits}")))
+    }
+
     fn must(&self, command: &[&str]) -> io::Result<()> {
         let said = self.said(command)?;
         if said == "OK" { Ok(()) } else { Err(io::Error::other(format!("{command:?}: {said}"))) }
@@ -141,19 +159,51 @@ impl RedisCluster {
 
     /// Moves the slot that has a key to the node after the one that has it, as a person does.
     pub fn move_on(&self, key: &str) -> io::Result<()> {
+        let moving = self.begin_move(key)?;
+        moving.carry_all()?;
+        moving.end()
+    }
+
+    /// Begins to do so: from then on the slot is on two nodes.
+    pub fn begin_move(&self, key: &str) -> io::Result<MovingSlot<'_>> {
         let slot = self.0[0].said(&["CLUSTER", "KEYSLOT", key])?;
         let has = |node: &RedisServer| node.said(&["EXISTS", key]).is_ok_and(|said| !said.starts_with("MOVED"));
         let at = self.0.iter().position(has).ok_or_else(|| io::Error::other(format!("nobody has slot {slot}")))?;
         let (from, to) = (&self.0[at], &self.0[(at + 1) % self.0.len()]);
-        let (from_id, to_id) = (from.said(&["CLUSTER", "MYID"])?, to.said(&["CLUSTER", "MYID"])?);
-        to.must(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &from_id])?;
-        from.must(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &to_id])?;
-        // One by one, so that calls meet a slot that is on two nodes.
-        for key in from.said(&["CLUSTER", "GETKEYSINSLOT", &slot, KEYS_MAX])?.lines() {
-            from.must(&["MIGRATE", "127.0.0.1", &to.port.to_string(), key, "0", "5000"])?;
-        }
-        let nodes = [to, from].into_iter().chain(&self.0);
-        nodes.into_iter().try_for_each(|node| node.must(&["CLUSTER", "SETSLOT", &slot, "NODE", &to_id]))
+        to.must(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &from.said(&["CLUSTER", "MYID"])?])?;
+        from.must(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &to.said(&["CLUSTER", "MYID"])?])?;
+        Ok(MovingSlot { cluster: self, slot, from, to })
+    }
+}
+
+/// A slot that is on two nodes.
+#[derive(Debug)]
+pub struct MovingSlot<'a> {
+    cluster: &'a RedisCluster,
+    slot: String,
+    /// The node that has the slot, and those of its keys that were not carried.
+    pub from: &'a RedisServer,
+    /// The node that gets it.
+    pub to: &'a RedisServer,
+}
+
+impl MovingSlot<'_> {
+    /// Moves one key.
+    pub fn carry(&self, key: &str) -> io::Result<()> {
+        self.from.must(&["MIGRATE", "127.0.0.1", &self.to.port.to_string(), key, "0", "5000"])
+    }
+
+    /// Moves all keys that are left, one by one.
+    pub fn carry_all(&self) -> io::Result<()> {
+        let left = self.from.said(&["CLUSTER", "GETKEYSINSLOT", &self.slot, KEYS_MAX])?;
+        left.lines().try_for_each(|key| self.carry(key))
+    }
+
+    /// Tells all nodes where the slot is now.
+    pub fn end(self) -> io::Result<()> {
+        let new = self.to.said(&["CLUSTER", "MYID"])?;
+        let nodes = [self.to, self.from].into_iter().chain(&self.cluster.0);
+        nodes.into_iter().try_for_each(|node| node.must(&["CLUSTER", "SETSLOT", &self.slot, "NODE", &new]))
     }
 }
 
