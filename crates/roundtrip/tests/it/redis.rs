@@ -70,9 +70,9 @@ impl OnServer {
         OnServer(url.to_owned(), None)
     }
 
-    /// Of processes that tell each other nothing.
-    fn by_polling() -> OnServer {
-        OnServer(server().url(&name()).replace('?', "?poll_only=true&"), None)
+    /// The same, of processes that tell each other nothing, and take queues to be long when they are.
+    pub(crate) fn by_polling(self) -> OnServer {
+        OnServer(self.0.replace('?', "?poll_only=true&"), None)
     }
 
     /// What the server answers to a command on one of the store's keys.
@@ -113,8 +113,8 @@ sharing!(OnServer::default());
 mod by_polling_alone {
     use super::OnServer;
 
-    roundtrip::conformance!(OnServer::by_polling());
-    crate::sharing::sharing_by_polling!(OnServer::by_polling());
+    roundtrip::conformance!(OnServer::default().by_polling());
+    crate::sharing::sharing_by_polling!(OnServer::default().by_polling());
 }
 
 mod on_a_cluster {
@@ -122,6 +122,13 @@ mod on_a_cluster {
 
     roundtrip::conformance!(OnServer::on_cluster());
     crate::sharing::sharing!(OnServer::on_cluster());
+}
+
+mod on_a_cluster_by_polling_alone {
+    use super::OnServer;
+
+    roundtrip::conformance!(OnServer::on_cluster().by_polling());
+    crate::sharing::sharing_by_polling!(OnServer::on_cluster().by_polling());
 }
 
 /// The server dies again and again while requests go through it.
