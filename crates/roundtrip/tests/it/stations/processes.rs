@@ -5,12 +5,14 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
+use std::time::Duration;
 
 use roundtrip::clock::SystemClock;
 use roundtrip::inbox::End;
 use roundtrip::listener::Ending;
 use roundtrip::store::archive::{Place, verify};
 use roundtrip::store::journal::Event;
+use roundtrip::store::op::Op;
 use roundtrip::store::policy::{Backoff, RoutePolicy};
 use roundtrip::store::query::{Found, Phase};
 use roundtrip::store::{Options, ReadExt, open};
@@ -30,6 +32,9 @@ const LEASE_MS: u64 = 1500;
 const ASKED: u64 = 100;
 /// So many before any process dies.
 const ASKED_FIRST: u64 = 500;
+
+/// Whoever waits longer for a commit waits for a process that was stopped in one.
+const COMMIT_MAX: Duration = Duration::from_millis(500);
 
 /// Who is killed, and who is stopped.
 const KILLED: usize = 0;
@@ -148,6 +153,21 @@ impl Asking {
         self.asked += ASKED;
     }
 
+    /// Stops a process that holds nobody up: in the middle of a commit it would on Postgres, until the server ends its
+    /// transaction.
+    async fn stop_between_commits(&self, process: &Process) {
+        let stop = async {
+            loop {
+                process.signal("STOP");
+                if timeout(COMMIT_MAX, self.rig.apply(Op::Rescue { limit: 1 })).await.is_ok() {
+                    break;
+                }
+                process.signal("CONT");
+            }
+        };
+        assert!(timeout(HAPPEN_MAX, stop).await.is_ok(), "always in the middle of a commit");
+    }
+
     /// Whether a process that went on was refused what it said of this request: the request is still with whoever took
     /// it over, unless that one was too slow as well.
     async fn is_with_another(&self, heard: &Heard, id: RequestId) -> bool {
@@ -204,7 +224,7 @@ async fn share_a_store(server: impl Harness) {
         .await;
 
     // Another stands still, and goes on when others have what it held: nothing that it says of that is taken.
-    processes[STOPPED].signal("STOP");
+    asking.stop_between_commits(&processes[STOPPED]).await;
     let lost = heard.held[STOPPED].clone();
     heard.until("others have what the stopped one held", |heard| heard.are_taken_over(&lost, STOPPED)).await;
     processes[STOPPED].go_on();
