@@ -4,6 +4,8 @@ mod examples;
 #[cfg(feature = "sqlite")]
 mod keyed;
 mod many;
+#[cfg(any(feature = "postgres", feature = "redis"))]
+mod polling;
 #[cfg(all(feature = "sqlite", any(feature = "postgres", feature = "redis")))]
 mod processes;
 mod relay;

@@ -265,3 +265,15 @@ async fn share_a_store_on_redis() {
 async fn share_a_store_on_a_cluster() {
     share_a_store(crate::redis::OnServer::on_cluster()).await;
 }
+
+#[cfg(feature = "postgres")]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn share_a_store_by_polling_on_postgres() {
+    share_a_store(crate::postgres::OnServer::default().by_polling()).await;
+}
+
+#[cfg(feature = "redis")]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn share_a_store_by_polling_on_redis() {
+    share_a_store(crate::redis::OnServer::default().by_polling()).await;
+}
