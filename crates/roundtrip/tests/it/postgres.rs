@@ -3,6 +3,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use roundtrip::clock::{Clock, ManualClock};
 use roundtrip::store::archive::Place;
@@ -143,14 +144,34 @@ async fn rows_at_hand_do_not_outlive_the_connection() {
     assert_eq!(granted, []);
 }
 
-/// A store, and what is between it and its server.
-async fn behind_a_connection_that_breaks() -> (impl Store, Between) {
-    let place = OnServer::default();
+/// What is between this schema's server and whoever goes by this other place.
+async fn before(place: &OnServer, says: &'static [u8]) -> (OnServer, Between) {
     let (host, rest) = place.0.split_once('@').unwrap().1.split_once('/').unwrap();
     let socket = std::path::PathBuf::from(host.replace("%2F", "/")).join(".s.PGSQL.5432");
-    let between = Between::open(To::Socket(socket), b"COMMIT\0").await;
-    let store = OnServer(format!("postgres://postgres@{}/{rest}", between.address));
+    let between = Between::open(To::Socket(socket), says).await;
+    (OnServer(format!("postgres://postgres@{}/{rest}", between.address)), between)
+}
+
+/// A store, and what is between it and its server.
+async fn behind_a_connection_that_breaks() -> (impl Store, Between) {
+    let (store, between) = before(&OnServer::default(), b"COMMIT\0").await;
     (store.store(Arc::new(ManualClock::at(START)), OPTIONS).await, between)
+}
+
+/// Longer than a server takes, and no longer than a test may.
+const PATIENCE: Duration = Duration::from_millis(700);
+
+async fn hints_that_are_lost_from_this_on_are_given(says: &'static [u8]) {
+    let place = OnServer::default();
+    let (listens, between) = before(&place, says).await;
+    let [listens, other] = [listens, place].map(|place| PostgresStore::new(&place.0, OPTIONS).unwrap());
+    let listens = listens.with_patience(PATIENCE);
+    crate::between::hints_that_a_silent_connection_lost_are_given(&listens, &other, &between).await;
+}
+
+#[tokio::test]
+async fn hints_that_a_silent_connection_lost_are_given() {
+    hints_that_are_lost_from_this_on_are_given(b"\x0bSELECT\0").await;
 }
 
 #[tokio::test]

@@ -501,8 +501,8 @@ async fn between() -> Between {
     between_at(COMMIT_SAYS).await
 }
 
-async fn between_at(commit_says: &'static [u8]) -> Between {
-    Between::open(To::Address(server().address()), commit_says).await
+async fn between_at(says: &'static [u8]) -> Between {
+    Between::open(To::Address(server().address()), says).await
 }
 
 /// A process is stopped after it has worked a batch out, and goes on after another has
@@ -516,7 +516,7 @@ async fn a_process_that_was_stopped_cannot_write_over_others() {
     let (stopped, other) =
         (stopped.store(Arc::new(clock.clone()), OPTIONS).await, place.store(Arc::new(clock), OPTIONS).await);
     stopped.apply_one(Define { route: route(), policy: policy() }).await.unwrap();
-    between.next_commit(How::Hold);
+    between.meddle(How::Hold);
     let admit = |requests| Admit { cursor: None, requests };
     let stop = async {
         between.meddling.caught.notified().await;
@@ -537,6 +537,41 @@ async fn a_connection_that_breaks_leaves_the_outcome_unknown() {
     let store = OnServer(place.0.replace(&server().address(), &between.address), Some(0));
     let store = store.store(Arc::new(ManualClock::at(START)), OPTIONS).await;
     crate::between::a_connection_that_breaks_leaves_the_outcome_unknown(&store, &between).await;
+}
+
+/// Longer than a server takes, and no longer than a test may.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+#[tokio::test]
+async fn a_silent_server_leaves_the_outcome_unknown() {
+    let (place, between) = (OnServer::default(), between().await);
+    let store = RedisStore::new(&place.0.replace(&server().address(), &between.address), OPTIONS).unwrap();
+    crate::between::a_silent_server_leaves_the_outcome_unknown(&store.with_patience(PATIENCE), &between).await;
+}
+
+#[tokio::test]
+async fn a_read_that_a_silent_server_took_is_asked_again_by_another_connection() {
+    let (place, between) = (OnServer::default(), between_at(b"\r\nread\r\n").await);
+    let store = RedisStore::new(&place.0.replace(&server().address(), &between.address), OPTIONS).unwrap();
+    let store = store.with_patience(PATIENCE);
+    store.apply_one(Define { route: route(), policy: policy() }).await.unwrap();
+    assert_eq!(store.counts().await.unwrap(), []);
+    between.meddle(How::Silence);
+    assert_eq!(store.counts().await, Err(StoreError::Unknown));
+    between.happens(&between.meddling.left).await;
+    assert_eq!(store.counts().await.unwrap(), []);
+}
+
+async fn hints_that_are_lost_from_this_on_are_given(says: &'static [u8]) {
+    let (place, between) = (OnServer::default(), between_at(says).await);
+    let listens = RedisStore::new(&place.0.replace(&server().address(), &between.address), OPTIONS).unwrap();
+    let (listens, other) = (listens.with_patience(PATIENCE), RedisStore::new(&place.0, OPTIONS).unwrap());
+    crate::between::hints_that_a_silent_connection_lost_are_given(&listens, &other, &between).await;
+}
+
+#[tokio::test]
+async fn hints_that_a_silent_connection_lost_are_given() {
+    hints_that_are_lost_from_this_on_are_given(b"PING\r\n").await;
 }
 
 /// Its commands are at the server before the word to do them is: cut off before they are all there, before the word, and

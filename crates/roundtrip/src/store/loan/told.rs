@@ -6,13 +6,28 @@ use crate::store::{Hints, Topic};
 use crate::words::{Destination, RouteName};
 
 /// How often a silent connection that listens is asked whether it is still there.
-pub(in crate::store) const HEARTBEAT: Duration = Duration::from_secs(10);
+const HEARTBEAT: Duration = Duration::from_secs(10);
 /// How long it may take to answer.
-pub(in crate::store) const HEARTBEAT_MAX: Duration = Duration::from_secs(5);
+const HEARTBEAT_MAX: Duration = Duration::from_secs(5);
 /// How long a broken connection is left alone.
 pub(in crate::store) const RECONNECT: Duration = Duration::from_millis(500);
 /// Stands for all topics.
 const ALL: &str = "*";
+
+/// How long a connection that carries hints may be silent.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::store) struct Patience {
+    /// Until it is asked whether it is still there.
+    pub(in crate::store) unasked: Duration,
+    /// Until it has answered.
+    pub(in crate::store) asked: Duration,
+}
+
+impl Default for Patience {
+    fn default() -> Self {
+        Patience { unasked: HEARTBEAT, asked: HEARTBEAT_MAX }
+    }
+}
 
 /// What tells of everything.
 pub(in crate::store) fn everything(epoch: u64) -> String {

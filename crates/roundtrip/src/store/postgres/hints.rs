@@ -24,7 +24,7 @@ use super::Topic;
 use super::tls::Dial;
 use super::wire::PgError;
 use crate::store::Hints;
-use crate::store::loan::told;
+use crate::store::loan::told::{self, Patience};
 
 /// How long the next notification waits after one: each wakes every listener on the server.
 const PAUSE: Duration = Duration::from_millis(5);
@@ -54,10 +54,10 @@ impl Drop for Bells {
 
 impl Bells {
     /// Starts listening and notifying for the process with this epoch.
-    pub(super) fn hang(dial: &Dial, schema: &str, epoch: u64, hints: &Arc<Hints>) -> Bells {
+    pub(super) fn hang(dial: &Dial, schema: &str, epoch: u64, patience: Patience, hints: &Arc<Hints>) -> Bells {
         let channel = channel(schema);
         let pending = Arc::new(Pending::default());
-        let listen = listen(dial.clone(), channel.clone(), epoch, Arc::downgrade(hints));
+        let listen = listen(dial.clone(), channel.clone(), epoch, patience, Arc::downgrade(hints));
         let notify = notify(dial.clone(), channel, epoch, pending.clone());
         Bells { pending, tasks: [tokio::spawn(listen), tokio::spawn(notify)] }
     }
@@ -78,9 +78,9 @@ fn channel(schema: &str) -> String {
     format!("roundtrip_{}", &hash[..16])
 }
 
-async fn listen(dial: Dial, channel: String, epoch: u64, hints: Weak<Hints>) {
+async fn listen(dial: Dial, channel: String, epoch: u64, patience: Patience, hints: Weak<Hints>) {
     loop {
-        if let Err(error) = listen_once(&dial, &channel, epoch, &hints).await {
+        if let Err(error) = listen_once(&dial, &channel, epoch, patience, &hints).await {
             tracing::warn!(%error, "hints from other processes are lost; polling goes on");
         }
         if hints.strong_count() == 0 {
@@ -91,7 +91,13 @@ async fn listen(dial: Dial, channel: String, epoch: u64, hints: Weak<Hints>) {
 }
 
 /// Gives hints as they come, until the connection breaks.
-async fn listen_once(dial: &Dial, channel: &str, epoch: u64, hints: &Weak<Hints>) -> Result<(), PgError> {
+async fn listen_once(
+    dial: &Dial,
+    channel: &str,
+    epoch: u64,
+    patience: Patience,
+    hints: &Weak<Hints>,
+) -> Result<(), PgError> {
     let (client, mut connection) = dial.connect().await?;
     let receive = async {
         while let Some(message) = poll_fn(|context| connection.poll_message(context)).await {
@@ -107,7 +113,7 @@ async fn listen_once(dial: &Dial, channel: &str, epoch: u64, hints: &Weak<Hints>
         if let Some(hints) = hints.upgrade() {
             hints.give_all();
         }
-        beat(&client).await
+        beat(&client, patience).await
     };
     tokio::select! {
         ended = receive => ended,
@@ -115,15 +121,21 @@ async fn listen_once(dial: &Dial, channel: &str, epoch: u64, hints: &Weak<Hints>
     }
 }
 
-/// Asks again and again whether the server is there; ends when it is not.
-async fn beat(client: &Client) -> Result<(), PgError> {
+/// Asks again and again whether the server is there.
+async fn beat(client: &Client, patience: Patience) -> Result<(), PgError> {
     loop {
-        tokio::time::sleep(told::HEARTBEAT).await;
-        match tokio::time::timeout(told::HEARTBEAT_MAX, client.batch_execute("SELECT")).await {
-            Ok(answer) => answer?,
-            Err(_silent) => return Ok(()),
-        }
+        tokio::time::sleep(patience.unasked).await;
+        answer(patience, client.batch_execute("SELECT")).await?;
     }
+}
+
+/// What the server answers, unless it is silent.
+async fn answer<T>(
+    patience: Patience,
+    call: impl Future<Output = Result<T, tokio_postgres::Error>>,
+) -> Result<T, PgError> {
+    let answered = tokio::time::timeout(patience.asked, call).await;
+    Ok(answered.map_err(|_silent| PgError::Silent { within: patience.asked })??)
 }
 
 async fn notify(dial: Dial, channel: String, epoch: u64, pending: Arc<Pending>) {

@@ -34,7 +34,7 @@ mod wire;
 mod write;
 
 use std::sync::{Arc, OnceLock, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tokio::sync::{Mutex, OnceCell, Semaphore};
 use tokio_postgres::{Config, Row};
@@ -51,6 +51,7 @@ use wire::{Answers, Call, PgError, Wire, int, param, time, uint};
 use write::{Expected, Tick};
 
 use super::disk::{Fixture, HighWater};
+use super::loan::told::Patience;
 use super::loan::{self, Changes as Rows, Damaged, First, FixtureRows, Known, Numbers, Shelf, Sight, Ticked, decode};
 use super::op::{Op, Outcome};
 use super::projection::{Announcement, BadView, View, check_views};
@@ -93,6 +94,8 @@ pub struct PostgresStore {
     epoch: OnceCell<u64>,
     /// Whether it only answers reads.
     looks: bool,
+    /// With connections that carry hints.
+    patience: Patience,
     writer: Mutex<Writer>,
     readers: Semaphore,
     idle_readers: std::sync::Mutex<Vec<Wire>>,
@@ -201,6 +204,7 @@ impl PostgresStore {
             bells: OnceLock::new(),
             epoch: OnceCell::new(),
             looks: false,
+            patience: Patience::default(),
             writer: Mutex::default(),
             readers: Semaphore::new(READERS_MAX),
             idle_readers: std::sync::Mutex::default(),
@@ -213,6 +217,14 @@ impl PostgresStore {
     #[must_use]
     pub fn with_clock(mut self, clock: Arc<dyn Clock>) -> PostgresStore {
         self.server.clock = Some(clock);
+        self
+    }
+
+    /// The same, taking connections that carry hints to be broken when they were silent, and have not answered, for so long,
+    /// in place of ten seconds and five. For tests, which do not wait.
+    #[must_use]
+    pub fn with_patience(mut self, silence_max: Duration) -> PostgresStore {
+        self.patience = Patience { unasked: silence_max, asked: silence_max };
         self
     }
 
@@ -262,7 +274,8 @@ impl PostgresStore {
         }
         self.writer.lock().await.wire = Some(wire);
         if !self.server.poll_only {
-            self.bells.get_or_init(|| Bells::hang(&self.server.dial, &self.server.schema, epoch, &self.hints));
+            self.bells
+                .get_or_init(|| Bells::hang(&self.server.dial, &self.server.schema, epoch, self.patience, &self.hints));
         }
         Ok(epoch)
     }

@@ -13,7 +13,7 @@ use redis::aio::PubSubSink;
 use tokio::task::JoinHandle;
 
 use super::place::Place;
-use crate::store::loan::told;
+use crate::store::loan::told::{self, Patience};
 use crate::store::{Hints, Topic};
 
 /// More topics than this are told as all of them.
@@ -30,14 +30,14 @@ impl Drop for Ear {
 
 impl Ear {
     /// Listens for the process with this epoch, which need not hear of itself.
-    pub(super) fn open(place: Place, channel: String, epoch: u64, hints: &Arc<Hints>) -> Ear {
-        Ear(tokio::spawn(listen(place, channel, epoch, Arc::downgrade(hints))))
+    pub(super) fn open(place: Place, channel: String, epoch: u64, patience: Patience, hints: &Arc<Hints>) -> Ear {
+        Ear(tokio::spawn(listen(place, channel, epoch, patience, Arc::downgrade(hints))))
     }
 }
 
-async fn listen(place: Place, channel: String, epoch: u64, hints: Weak<Hints>) {
+async fn listen(place: Place, channel: String, epoch: u64, patience: Patience, hints: Weak<Hints>) {
     for node in 0.. {
-        if let Err(error) = listen_once(&place, node, &channel, epoch, &hints).await {
+        if let Err(error) = listen_once(&place, node, &channel, epoch, patience, &hints).await {
             tracing::warn!(%error, "hints from other processes are lost; polling goes on");
         }
         if hints.strong_count() == 0 {
@@ -53,9 +53,11 @@ async fn listen_once(
     node: usize,
     channel: &str,
     epoch: u64,
+    patience: Patience,
     hints: &Weak<Hints>,
 ) -> Result<(), RedisError> {
-    let (mut ask, mut heard) = place.client(node)?.get_async_pubsub().await?.split();
+    let client = place.client(node)?;
+    let (mut ask, mut heard) = client.get_async_pubsub().await?.split();
     let receive = async {
         while let (Some(message), Some(hints)) = (heard.next().await, hints.upgrade()) {
             told::give(&hints, &message.get_payload::<String>()?, epoch);
@@ -68,7 +70,7 @@ async fn listen_once(
         if let Some(hints) = hints.upgrade() {
             hints.give_all();
         }
-        beat(&mut ask).await
+        beat(&mut ask, patience).await
     };
     tokio::select! {
         ended = receive => ended,
@@ -76,15 +78,17 @@ async fn listen_once(
     }
 }
 
-/// Asks again and again whether the server is there; ends when it is not.
-async fn beat(ask: &mut PubSubSink) -> Result<(), RedisError> {
+/// Asks again and again whether the server is there.
+async fn beat(ask: &mut PubSubSink, patience: Patience) -> Result<(), RedisError> {
     loop {
-        tokio::time::sleep(told::HEARTBEAT).await;
-        match tokio::time::timeout(told::HEARTBEAT_MAX, ask.ping::<redis::Value>()).await {
-            Ok(answer) => drop(answer?),
-            Err(_silent) => return Ok(()),
-        }
+        tokio::time::sleep(patience.unasked).await;
+        answer(patience, ask.ping::<redis::Value>()).await?;
     }
+}
+
+/// What the server answers, unless it is silent.
+async fn answer<T>(patience: Patience, call: impl Future<Output = Result<T, RedisError>>) -> Result<T, RedisError> {
+    tokio::time::timeout(patience.asked, call).await.map_err(std::io::Error::from)?
 }
 
 /// What the process with this epoch tells of these topics. Every commit is news for whoever

@@ -38,7 +38,7 @@ use crate::store::StoreError;
 use crate::store::loan::Damaged;
 use crate::store::sent::Sent;
 
-/// How long the server may take to answer: longer than a sync of its log may stall.
+/// How long the server may take to answer, unless a test says otherwise: longer than a sync of its log may stall.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
 /// How long it may take to connect.
 const CONNECT_MAX: Duration = Duration::from_secs(2);
@@ -150,6 +150,8 @@ impl Says {
 pub(super) struct Link {
     place: Place,
     keys: Vec<String>,
+    /// How long the server may take to answer.
+    pub(super) answer_max: Duration,
     to: Mutex<To>,
     /// Whether the connection was left in the middle of a transaction.
     is_torn: AtomicBool,
@@ -167,7 +169,7 @@ struct To {
 
 impl Link {
     pub(super) fn new(place: Place, keys: Vec<String>) -> Link {
-        Link { place, keys, to: Mutex::default(), is_torn: AtomicBool::new(false) }
+        Link { place, keys, answer_max: ANSWER_MAX, to: Mutex::default(), is_torn: AtomicBool::new(false) }
     }
 
     /// Calls a script with these arguments.
@@ -341,10 +343,17 @@ impl Link {
                 self.place.client(to.next - 1)?
             }
         };
-        let connection = connection_to(&client).await?;
+        let connection = self.connection_to(&client).await?;
         to.connection = Some(connection.clone());
         to.node = named;
         Ok(connection)
+    }
+
+    async fn connection_to(&self, client: &Client) -> Result<MultiplexedConnection, RedisError> {
+        let config = AsyncConnectionConfig::new()
+            .set_response_timeout(Some(self.answer_max))
+            .set_connection_timeout(Some(CONNECT_MAX));
+        client.get_multiplexed_async_connection_with_config(&config).await
     }
 
     /// Goes where a node says that the slot is.
@@ -371,7 +380,7 @@ impl Link {
     /// Calls on the node that has this much of the slot already.
     async fn ask(&self, error: &RedisError, whole: Cmd) -> Result<Value, RedisError> {
         let Some((node, _)) = error.redirect_node() else { return Err(error.clone()) };
-        let mut connection = connection_to(&self.place.client_of(node)?).await?;
+        let mut connection = self.connection_to(&self.place.client_of(node)?).await?;
         let mut both = redis::pipe();
         both.cmd("ASKING").ignore().add_command(whole);
         let (answer,): (Value,) = both.query_async(&mut connection).await?;
@@ -563,12 +572,6 @@ fn refused(answers: &[Value]) -> Option<RedisError> {
 /// Whether a node said it by name, and the call may be made again.
 fn is_passing(error: &RedisError) -> bool {
     matches!(error.code().map(Says::of), Some(Says::Moved | Says::Ask | Says::Again | Says::Wrong))
-}
-
-async fn connection_to(client: &Client) -> Result<MultiplexedConnection, RedisError> {
-    let config =
-        AsyncConnectionConfig::new().set_response_timeout(Some(ANSWER_MAX)).set_connection_timeout(Some(CONNECT_MAX));
-    client.get_multiplexed_async_connection_with_config(&config).await
 }
 
 #[cfg(test)]

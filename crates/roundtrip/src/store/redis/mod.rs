@@ -56,6 +56,7 @@ pub(super) use archive::contents;
 pub(super) use condition::condition;
 pub(super) use vitals::vitals;
 
+use super::loan::told::Patience;
 use super::loan::{self, Changes as Rows, Damaged, Numbers, Shelf, Sight, Ticked, Want};
 use super::machine::next_epoch;
 use super::op::{Op, Outcome};
@@ -98,6 +99,8 @@ pub struct RedisStore {
     epoch: OnceCell<u64>,
     /// Whether it only answers reads.
     looks: bool,
+    /// With connections that listen.
+    patience: Patience,
     writer: Mutex<Writer>,
     /// The last commit of this process that is known to be written, and when it was.
     confirmed: std::sync::Mutex<Option<(Certain, Heard)>>,
@@ -192,6 +195,7 @@ impl RedisStore {
             ear: OnceLock::new(),
             epoch: OnceCell::new(),
             looks: false,
+            patience: Patience::default(),
             writer: Mutex::default(),
             confirmed: std::sync::Mutex::default(),
             readers: Semaphore::new(READERS_MAX),
@@ -214,6 +218,16 @@ impl RedisStore {
     pub fn with_far_back(mut self, queued: u64) -> RedisStore {
         self.server.far_back = queued;
         self.writer.get_mut().shelf = Shelf::of_depth(usize::try_from(queued).unwrap_or(usize::MAX));
+        self
+    }
+
+    /// The same, with so long for the server to answer, in place of ten seconds; a connection that listens is asked as often
+    /// whether it is there. For tests, which do not wait.
+    #[must_use]
+    pub fn with_patience(mut self, answer_max: Duration) -> RedisStore {
+        self.patience = Patience { unasked: answer_max, asked: answer_max };
+        self.server.writing.answer_max = answer_max;
+        self.server.reading.answer_max = answer_max;
         self
     }
 
@@ -281,7 +295,7 @@ impl RedisStore {
                 Ok(epoch) => {
                     if !self.server.place.poll_only {
                         let (place, channel) = (self.server.place.clone(), self.server.channel.clone());
-                        self.ear.get_or_init(|| Ear::open(place, channel, epoch, &self.hints));
+                        self.ear.get_or_init(|| Ear::open(place, channel, epoch, self.patience, &self.hints));
                     }
                     return Ok(epoch);
                 }
