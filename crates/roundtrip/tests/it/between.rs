@@ -196,6 +196,7 @@ pub(crate) async fn a_large_commit_that_is_cut_off_is_written_whole_or_not_at_al
 
 /// A server that takes a commit and never answers, whether the commit has reached it or not: the outcome is unknown in the
 /// end, the connection is let go of, and the next call goes by another. What arrives late does nothing.
+#[cfg(feature = "redis")]
 pub(crate) async fn a_silent_server_leaves_the_outcome_unknown(store: &impl Store, between: &Between) {
     let before = begin(store, policy()).await;
     for (n, how, expected) in [(1, How::Hold, false), (2, How::Silence, true)] {

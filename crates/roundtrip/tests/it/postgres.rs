@@ -8,7 +8,7 @@ use std::time::Duration;
 use roundtrip::clock::{Clock, ManualClock};
 use roundtrip::store::archive::Place;
 use roundtrip::store::op::{Admit, Define, Effect, Outcome};
-use roundtrip::store::{Options, PostgresStore, ReadExt, Store, StoreError, StoreExt, StoreFuture};
+use roundtrip::store::{Options, PostgresStore, ReadExt, Store, StoreError, StoreExt, StoreFuture, Topic};
 use roundtrip::testkit::bench::{Harness, OPTIONS, START};
 use roundtrip::testkit::samples::*;
 use roundtrip::testkit::servers::PostgresServer;
@@ -16,7 +16,7 @@ use tokio_postgres::NoTls;
 
 use crate::between::{Between, How, To};
 use crate::certificate::certificate;
-use crate::sharing::{nothing_is_lost, sharing};
+use crate::sharing::{HAPPEN_MAX, nothing_is_lost, sharing};
 
 /// The one server of this test run.
 pub(crate) fn server() -> &'static PostgresServer {
@@ -172,6 +172,31 @@ async fn hints_that_are_lost_from_this_on_are_given(says: &'static [u8]) {
 #[tokio::test]
 async fn hints_that_a_silent_connection_lost_are_given() {
     hints_that_are_lost_from_this_on_are_given(b"\x0bSELECT\0").await;
+}
+
+#[tokio::test]
+async fn hints_that_a_connection_lost_which_was_silent_from_the_first_are_given() {
+    hints_that_are_lost_from_this_on_are_given(b"LISTEN ").await;
+}
+
+/// A process whose word for others is not taken speaks by another connection from then on.
+#[tokio::test]
+async fn hints_go_out_again_after_a_silence() {
+    let place = OnServer::default();
+    let (tells, between) = before(&place, b"pg_notify").await;
+    let [tells, other] = [tells, place].map(|place| PostgresStore::new(&place.0, OPTIONS).unwrap());
+    let tells = tells.with_patience(PATIENCE);
+    between.meddle(How::Silence);
+    tells.apply_one(Define { route: route(), policy: policy() }).await.unwrap();
+    between.happens(&between.meddling.left).await;
+    let mut changes = other.changes(Topic::Inbox(route()));
+    other.start().await.unwrap();
+    assert!(changes.changed().await, "everybody looks once at the start");
+    // What begins to listen looks; the last of these is told of.
+    for n in 1..=3 {
+        tells.apply_one(Admit { cursor: None, requests: vec![request(n)] }).await.unwrap();
+        assert!(tokio::time::timeout(HAPPEN_MAX, changes.changed()).await.unwrap(), "request {n}");
+    }
 }
 
 #[tokio::test]

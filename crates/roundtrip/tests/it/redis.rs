@@ -574,6 +574,11 @@ async fn hints_that_a_silent_connection_lost_are_given() {
     hints_that_are_lost_from_this_on_are_given(b"PING\r\n").await;
 }
 
+#[tokio::test]
+async fn hints_that_a_connection_lost_which_was_silent_from_the_first_are_given() {
+    hints_that_are_lost_from_this_on_are_given(b"SUBSCRIBE\r\n").await;
+}
+
 /// Its commands are at the server before the word to do them is: cut off before they are all there, before the word, and
 /// after it.
 #[tokio::test]

@@ -9,7 +9,8 @@
 //! under way, and for a moment after it, goes with the next.
 //!
 //! Failure modes: whatever is lost on the way costs a poll interval, since everybody polls
-//! besides. A listener that lost its connection gives every hint when it is back.
+//! besides. A listener that lost its connection gives every hint when it is back. A connection that takes what it is
+//! told and does not answer is lost, too, whatever it was told.
 
 use std::collections::BTreeSet;
 use std::future::poll_fn;
@@ -58,7 +59,7 @@ impl Bells {
         let channel = channel(schema);
         let pending = Arc::new(Pending::default());
         let listen = listen(dial.clone(), channel.clone(), epoch, patience, Arc::downgrade(hints));
-        let notify = notify(dial.clone(), channel, epoch, pending.clone());
+        let notify = notify(dial.clone(), channel, epoch, patience, pending.clone());
         Bells { pending, tasks: [tokio::spawn(listen), tokio::spawn(notify)] }
     }
 
@@ -108,7 +109,7 @@ async fn listen_once(
         Ok(())
     };
     let ask = async {
-        client.batch_execute(&format!("LISTEN {channel}")).await?;
+        answer(patience, client.batch_execute(&format!("LISTEN {channel}"))).await?;
         // What was told before is lost: everybody looks once.
         if let Some(hints) = hints.upgrade() {
             hints.give_all();
@@ -138,10 +139,10 @@ async fn answer<T>(
     Ok(answered.map_err(|_silent| PgError::Silent { within: patience.asked })??)
 }
 
-async fn notify(dial: Dial, channel: String, epoch: u64, pending: Arc<Pending>) {
+async fn notify(dial: Dial, channel: String, epoch: u64, patience: Patience, pending: Arc<Pending>) {
     loop {
         pending.more.notified().await;
-        if let Err(error) = notify_all(&dial, &channel, epoch, &pending).await {
+        if let Err(error) = notify_all(&dial, &channel, epoch, patience, &pending).await {
             tracing::warn!(%error, "hints to other processes are lost; they poll");
         }
         tokio::time::sleep(told::RECONNECT).await;
@@ -149,16 +150,22 @@ async fn notify(dial: Dial, channel: String, epoch: u64, pending: Arc<Pending>) 
 }
 
 /// Tells what is pending, again and again, until the connection breaks.
-async fn notify_all(dial: &Dial, channel: &str, epoch: u64, pending: &Pending) -> Result<(), PgError> {
+async fn notify_all(
+    dial: &Dial,
+    channel: &str,
+    epoch: u64,
+    patience: Patience,
+    pending: &Pending,
+) -> Result<(), PgError> {
     let (client, connection) = dial.connect().await?;
     let tell = async {
         // A hint that a crash forgets is no loss.
-        client.batch_execute("SET synchronous_commit = off").await?;
-        let statement = client.prepare("SELECT pg_notify($1, $2)").await?;
+        answer(patience, client.batch_execute("SET synchronous_commit = off")).await?;
+        let statement = answer(patience, client.prepare("SELECT pg_notify($1, $2)")).await?;
         loop {
             let topics = std::mem::take(&mut *pending.topics.lock().unwrap_or_else(PoisonError::into_inner));
             for message in messages(&topics, epoch) {
-                client.execute(&statement, &[&channel, &message]).await?;
+                answer(patience, client.execute(&statement, &[&channel, &message])).await?;
             }
             tokio::time::sleep(PAUSE).await;
             pending.more.notified().await;

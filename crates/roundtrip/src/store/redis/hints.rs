@@ -2,7 +2,8 @@
 //! each process listens.
 //!
 //! Failure modes: whatever is lost on the way costs a poll interval, since everybody polls
-//! besides. A listener that lost its connection gives every hint when it is back.
+//! besides. A listener that lost its connection gives every hint when it is back. A connection that takes what it is
+//! told and does not answer is lost, too, whatever it was told.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Weak};
@@ -57,7 +58,7 @@ async fn listen_once(
     hints: &Weak<Hints>,
 ) -> Result<(), RedisError> {
     let client = place.client(node)?;
-    let (mut ask, mut heard) = client.get_async_pubsub().await?.split();
+    let (mut ask, mut heard) = answer(patience, client.get_async_pubsub()).await?.split();
     let receive = async {
         while let (Some(message), Some(hints)) = (heard.next().await, hints.upgrade()) {
             told::give(&hints, &message.get_payload::<String>()?, epoch);
@@ -65,7 +66,7 @@ async fn listen_once(
         Ok(())
     };
     let ask = async {
-        ask.subscribe(channel).await?;
+        answer(patience, ask.subscribe(channel)).await?;
         // What was told before is lost: everybody looks once.
         if let Some(hints) = hints.upgrade() {
             hints.give_all();
