@@ -448,8 +448,7 @@ async fn until(what: &str, holds: impl Fn() -> bool) {
 }
 
 /// A slot that moves has its keys on two nodes, and then all on one that does not have the slot yet. Whoever calls meanwhile is
-/// told to try again, and then to ask there, where nothing is done either: some keys of every store are on no node, which
-/// looks like a slot that is still on its way. All are answered once the slot has moved, and what they ask is done once.
+/// told to try again, and then to ask there. All are answered once the slot has moved, and what they ask is done once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_slot_that_is_on_two_nodes_is_waited_for() {
     let cluster = RedisCluster::start_with(RedisServer::UNSYNCED).unwrap();
@@ -462,10 +461,9 @@ async fn a_slot_that_is_on_two_nodes_is_waited_for() {
     // What is few and what is many is sent in different ways. The third move leads back to the first node.
     for (first, last) in [(11, 12), (13, 76), (77, 78)] {
         let moving = cluster.begin_move(numbers).unwrap();
-        let (from, to) = (moving.from, moving.to);
+        let from = moving.from;
         let refusals = |error| from.refusals(error).unwrap();
         let (again_before, ask_before, moved_before) = (refusals("TRYAGAIN"), refusals("ASK"), refusals("MOVED"));
-        let asked_before = to.calls("asking").unwrap();
         moving.carry(numbers).unwrap();
         let has_moved = AtomicBool::new(false);
         let admit = async {
@@ -476,8 +474,7 @@ async fn a_slot_that_is_on_two_nodes_is_waited_for() {
         let move_it = async {
             until("some of the keys are elsewhere", || refusals("TRYAGAIN") > again_before + 1).await;
             tokio::task::block_in_place(|| moving.carry_all()).unwrap();
-            let asked = || to.calls("asking").unwrap() > asked_before;
-            until("all of the keys are elsewhere", || refusals("ASK") > ask_before + 1 && asked()).await;
+            until("all of the keys are elsewhere", || refusals("ASK") > ask_before + 1).await;
             has_moved.store(true, Ordering::SeqCst);
             tokio::task::block_in_place(|| moving.end()).unwrap();
         };

@@ -5,8 +5,7 @@
 //!   call ──▶ EVALSHA ──▶ answer
 //!              │ NOSCRIPT                        ──▶ EVAL, which the node remembers
 //!              │ MOVED                           ──▶ the node that it names, from now on
-//!              │ ASK                             ──▶ the node that it names, this once
-//!              │ TRYAGAIN, LOADING, CLUSTERDOWN … ──▶ again, after a moment
+//!              │ ASK, TRYAGAIN, LOADING …        ──▶ again, after a moment
 //!              │ READONLY                        ──▶ another connection
 //!              └ nothing, or a broken connection ──▶ outcome unknown
 //! ```
@@ -119,8 +118,6 @@ fn mistrust(error: &RedisError) -> Option<String> {
 enum Says {
     /// Another node has the slot.
     Moved,
-    /// Another node has this much of the slot already.
-    Ask,
     /// It does not know the script.
     NoScript,
     /// Not now.
@@ -136,9 +133,10 @@ impl Says {
     fn of(code: &str) -> Says {
         match code {
             "MOVED" => Says::Moved,
-            "ASK" => Says::Ask,
             "NOSCRIPT" => Says::NoScript,
-            "TRYAGAIN" | "CLUSTERDOWN" | "LOADING" | "MASTERDOWN" | "BUSY" | "NOREPLICAS" => Says::Again,
+            // Asking there would bring nothing: a call names all keys of the store, of which some are on no node, and that
+            // looks to the other like a slot that is still on its way.
+            "ASK" | "TRYAGAIN" | "CLUSTERDOWN" | "LOADING" | "MASTERDOWN" | "BUSY" | "NOREPLICAS" => Says::Again,
             "READONLY" | "UNBLOCKED" => Says::Wrong,
             "OOM" | "MISCONF" => Says::Full,
             _ => Says::Other,
@@ -227,17 +225,8 @@ impl Link {
                     }
                 }
                 Some(Says::Moved) => self.follow(&error).await,
-                // A call that is to be followed by a commit waits until the slot has moved.
-                Some(Says::Ask) if watch.is_none() => {
-                    let whole = self.command("EVAL", &script.source, None, arguments);
-                    match self.ask(&error, whole).await {
-                        Ok(answer) => return Ok(answer),
-                        Err(error) if is_passing(&error) => {}
-                        Err(error) => return Err(error.into()),
-                    }
-                }
                 Some(Says::Wrong) => self.forget().await,
-                Some(Says::Ask | Says::Again) => {}
+                Some(Says::Again) => {}
                 Some(Says::Full | Says::Other) | None => return Err(self.gave_up(error).await),
             }
             if Instant::now() > until {
@@ -360,7 +349,9 @@ impl Link {
     async fn follow(&self, error: &RedisError) {
         let mut to = self.to.lock().await;
         to.connection = None;
-        to.node = error.redirect_node().map(|(node, _)| node.to_owned());
+        // Whoever says ASK names another node, too, and still has the slot.
+        let moved = error.redirect_node().filter(|_| error.code().map(Says::of) == Some(Says::Moved));
+        to.node = moved.map(|(node, _)| node.to_owned());
     }
 
     async fn forget(&self) {
@@ -375,16 +366,6 @@ impl Link {
             self.forget().await;
         }
         error.into()
-    }
-
-    /// Calls on the node that has this much of the slot already.
-    async fn ask(&self, error: &RedisError, whole: Cmd) -> Result<Value, RedisError> {
-        let Some((node, _)) = error.redirect_node() else { return Err(error.clone()) };
-        let mut connection = self.connection_to(&self.place.client_of(node)?).await?;
-        let mut both = redis::pipe();
-        both.cmd("ASKING").ignore().add_command(whole);
-        let (answer,): (Value,) = both.query_async(&mut connection).await?;
-        Ok(answer)
     }
 }
 
@@ -571,7 +552,7 @@ fn refused(answers: &[Value]) -> Option<RedisError> {
 
 /// Whether a node said it by name, and the call may be made again.
 fn is_passing(error: &RedisError) -> bool {
-    matches!(error.code().map(Says::of), Some(Says::Moved | Says::Ask | Says::Again | Says::Wrong))
+    matches!(error.code().map(Says::of), Some(Says::Moved | Says::Again | Says::Wrong))
 }
 
 #[cfg(test)]
@@ -582,9 +563,8 @@ mod tests {
     fn what_a_node_says_decides_what_becomes_of_a_call() {
         let check = |code: &str, says| assert_eq!(Says::of(code), says, "{code}");
         check("MOVED", Says::Moved);
-        check("ASK", Says::Ask);
         check("NOSCRIPT", Says::NoScript);
-        for code in ["TRYAGAIN", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "NOREPLICAS"] {
+        for code in ["ASK", "TRYAGAIN", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "NOREPLICAS"] {
             check(code, Says::Again);
         }
         check("READONLY", Says::Wrong);
