@@ -72,6 +72,33 @@ async fn answer_with(store: &impl Store, grant: &Grant, response: &'static str) 
     assert!(matches!(outcome.await.unwrap(), Outcome::Applied(_)));
 }
 
+/// What a process that is alone shows is written beside what it has at hand: it asks the server for nothing first.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_process_that_is_alone_shows_without_asking() {
+    let bench = Bench::new();
+    let updates = r#"{"route":"orders","key":"updates","as":{"list":{"value":"{id} {state}","max":1000}},
+        "states":["live","ended"]}"#;
+    let requests =
+        r#"{"route":"orders","key":"requests","as":{"map":{"field":"{request/sub/id}","value":"{request}"}}}"#;
+    let store = bench.store(&[updates, requests]).await;
+    // Fetches, and commits by script, which show nothing.
+    let asked_so_far = || bench.server.calls("evalsha").unwrap();
+    let life = async |n: u64| {
+        admit(&store, vec![asked(n, 7)]).await;
+        let grants = take(&store, n, 1).await;
+        answer_with(&store, &grants[0], "1").await;
+    };
+    life(1).await;
+    let before = asked_so_far();
+    for n in 2..=21 {
+        life(n).await;
+    }
+    let asked = asked_so_far() - before;
+    assert!(asked < 20, "60 batches asked {asked} times");
+    bench.check("LLEN updates", &(3 * 21).to_string());
+    bench.check("HLEN requests", "0");
+}
+
 /// As the system of a sign queue kept it: two maps by id, deleted at the end, and a queue of news.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn requests_and_responses_are_maps_by_id() {

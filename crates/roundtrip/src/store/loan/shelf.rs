@@ -479,7 +479,8 @@ impl Shelf {
         Some(LiveRow { body: Some(body), ..self.row(seq)? })
     }
 
-    fn bodies(&self, seqs: impl IntoIterator<Item = Seq>) -> Option<Found> {
+    /// The bodies of these, if all are at hand.
+    pub(in crate::store) fn bodies(&self, seqs: impl IntoIterator<Item = Seq>) -> Option<Found> {
         let body = |seq| Some((seq, self.rows.get(&seq)?.body.clone()?));
         seqs.into_iter().map(body).collect::<Option<_>>().map(Found::Bodies)
     }

@@ -28,26 +28,35 @@ struct Done<'a> {
     known: &'a Known,
     ticked: &'a Ticked,
     assumed: &'a Assumed,
+    /// What is shown of it under keys of the user's naming.
+    shown: Vec<Cmd>,
 }
 
 /// What is on its way to the server.
 enum Launched<'a> {
     Script(Sent<'a, Result<Value, LinkError>>),
-    Commit(Commit<'a>),
+    /// With how many of its commands show something.
+    Commit(Commit<'a>, usize),
 }
 
+/// When a commit was done, and what its commands that show said.
+type Landed = (Heard, Vec<Value>);
+
 impl Launched<'_> {
-    /// When it was done, if all was as expected.
-    async fn land(self) -> Result<Option<Heard>, LinkError> {
-        let answer = match self {
-            Launched::Script(sent) => sent.land().await.map(said_done),
-            Launched::Commit(commit) => commit.land().await.map(|mut answers| {
-                let time = answers.pop().unwrap_or(Value::Nil);
-                Heard::from_time(time).map(Some).map_err(LinkError::from)
+    /// When it was done, if all was as expected, and what came of showing.
+    async fn land(self) -> Result<Option<Landed>, LinkError> {
+        let landed = match self {
+            Launched::Script(sent) => {
+                sent.land().await.map(|answer| Ok(said_done(answer)?.map(|heard| (heard, vec![]))))
+            }
+            Launched::Commit(commit, shown) => commit.land().await.map(|mut answers| {
+                let heard = Heard::from_time(answers.pop().unwrap_or(Value::Nil))?;
+                // Before the time there is what was shown.
+                Ok(Some((heard, answers.split_off(answers.len().saturating_sub(shown)))))
             }),
         };
-        match answer {
-            Ok(heard) => heard,
+        match landed {
+            Ok(landed) => landed,
             Err(LinkError::Moved) => Ok(None),
             Err(error) => Err(error),
         }
@@ -78,8 +87,7 @@ impl RedisStore {
         batch: &[Op],
     ) -> Result<Option<Vec<Outcome>>, LinkError> {
         let mut writer = self.writer.lock().await;
-        // What is shown is part of a transaction, which a commit by one script is not.
-        if writer.crowded > 0 || writer.rolled_back || writer.sent.is_none() || !self.showing.is_empty() {
+        if writer.crowded > 0 || writer.rolled_back || writer.sent.is_none() {
             return Ok(None);
         }
         let known = match self.stand(&mut writer, &mut self.server.flight(process, Mode::Look), epoch).await {
@@ -96,7 +104,8 @@ impl RedisStore {
         let sent = writer.sent;
         drop(writer);
         let landed = launched.land().await;
-        if let Ok(Some(heard)) = landed {
+        if let Ok(Some((heard, shown))) = landed {
+            self.showing.heed(shown.into_iter());
             if let Some(sent) = sent {
                 self.confirm(sent, heard);
             }
@@ -148,8 +157,11 @@ impl RedisStore {
         if changes.is_empty() && !assumed.is_empty() || !changes.gone_groups.is_empty() {
             return Ok(None);
         }
+        let Some(shown) = self.showing.of_tick_at_hand(&writer.shelf, &known.fixtures, &ticked, &changes) else {
+            return Ok(None);
+        };
         let tag = new_tag();
-        let done = Done { process, epoch, tag, sent, known, ticked: &ticked, assumed: &assumed };
+        let done = Done { process, epoch, tag, sent, known, ticked: &ticked, assumed: &assumed, shown };
         let Some(launched) = self.launch(&done, &changes).await? else {
             writer.forget();
             return Ok(None);
@@ -170,7 +182,8 @@ impl RedisStore {
         // Where there is no connection, whoever borrows makes one.
         let Some(line) = link.line().await else { return Ok(None) };
         let is_large = changes.live.len() + changes.gone.len() > SCRIPT_ROWS_MAX;
-        if !is_large {
+        // What is shown is part of a transaction: a script may not be stopped half way by a key that is not the store's.
+        if !is_large && done.shown.is_empty() {
             let writes = Some(changes).filter(|changes| !changes.is_empty());
             let (keys, arguments) = self.expectations(done, done.assumed, writes)?;
             return Ok(Some(Launched::Script(line.call(&keys, &self.server.commit, &arguments).await)));
@@ -182,7 +195,9 @@ impl RedisStore {
         // Whoever writes to the connection may have no other thread than this one.
         tokio::task::yield_now().await;
         let mut commands = self.server.commands(done.known, changes, &Brought::default(), done.tag)?;
-        commands.extend([self.server.publish(done.ticked, done.epoch), redis::cmd("TIME")]);
+        commands.push(self.server.publish(done.ticked, done.epoch));
+        commands.extend(done.shown.iter().cloned());
+        commands.push(redis::cmd("TIME"));
         // They are at the server by the time that it has looked, so that it need not wait for more than the word.
         let prepared = line.prepare(commands).await;
         let is_expected = match looks.land().await {
@@ -192,7 +207,7 @@ impl RedisStore {
             Err(error) => return Err(error),
         };
         if is_expected {
-            return Ok(Some(Launched::Commit(prepared.launch().await)));
+            return Ok(Some(Launched::Commit(prepared.launch().await, done.shown.len())));
         }
         match prepared.discard().await {
             Ok(()) | Err(LinkError::Moved) => Ok(None),

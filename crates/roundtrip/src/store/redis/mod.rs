@@ -465,7 +465,7 @@ impl RedisStore {
         let heard = Heard::from_time(answers.pop().unwrap_or(Value::Nil))?;
         // Before the time there is what was shown.
         self.showing.heed(answers.drain(answers.len().saturating_sub(done.shown.len())..));
-        let alone = !done.has_turn && !done.must && self.showing.is_empty();
+        let alone = !done.has_turn && !done.must;
         self.confirm(Certain { version: known.version + 1, tag }, heard);
         writer.note(known, &Written { ticked: done.ticked, changes, tag, alone });
         Ok(())

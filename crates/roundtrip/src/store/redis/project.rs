@@ -21,7 +21,7 @@ use super::flight::{Flight, Mode};
 use super::keys::SHOW;
 use super::link::LinkError;
 use super::put::Brought;
-use super::{Done, RedisStore, Rows, Sight, TRIES_MAX, Ticked, Writer};
+use super::{Done, RedisStore, Rows, Shelf, Sight, TRIES_MAX, Ticked, Writer};
 use crate::inbox::StateKind;
 use crate::store::StoreError;
 use crate::store::loan::{self, Damaged, FixtureRows, Found, Lender, LiveRow, Texts, Want, routes};
@@ -85,6 +85,26 @@ impl Showing {
         let lacking = shower.lacking(&ticked.steps(changes, &Texts::default()));
         let texts = fetch(flight, lacking).await?;
         Ok(self.commands(&shower, &ticked.steps(changes, &texts)))
+    }
+
+    /// The same, for a tick that needs nothing from the server; nothing, if more is shown of it than is at hand.
+    pub(super) fn of_tick_at_hand<'a>(
+        &self,
+        shelf: &Shelf,
+        fixtures: &'a FixtureRows,
+        ticked: &'a Ticked,
+        changes: &Rows<'a>,
+    ) -> Option<Vec<Cmd>> {
+        if self.is_empty() {
+            return Some(Vec::new());
+        }
+        let (mut texts, shower) = (Texts::default(), Shower::new(&self.projections, routes(fixtures, Some(changes))));
+        let Lacking { bodies, responses } = shower.lacking(&ticked.steps(changes, &texts));
+        if !responses.is_empty() {
+            return None;
+        }
+        texts.take(vec![shelf.bodies(bodies)?]);
+        Some(self.commands(&shower, &ticked.steps(changes, &texts)))
     }
 
     fn commands(&self, shower: &Shower<'_>, steps: &[Step<'_>]) -> Vec<Cmd> {
