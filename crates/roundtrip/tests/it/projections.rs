@@ -280,8 +280,8 @@ async fn what_is_shown_is_what_is_stored_when_the_server_is_killed() {
     let open = || {
         RedisStore::new(&bench.server.url("main"), Options::default()).unwrap().with_projections(projections()).unwrap()
     };
-    let (intake, work) = (open(), open());
-    crate::sharing::nothing_is_lost(&intake, &work, 200, 3, async |_| {
+    let intake = Arc::new(open());
+    crate::sharing::nothing_is_lost(intake.clone(), Arc::new(open()), 200, 3, async || {
         let killed = bench.server.kill().unwrap();
         tokio::task::block_in_place(|| bench.server.wait_until_ready(killed)).unwrap();
     })
@@ -290,7 +290,7 @@ async fn what_is_shown_is_what_is_stored_when_the_server_is_killed() {
     bench.check("GET came", "200");
     let ended = bench.said("SORT ended");
     assert!(ended.lines().map(|line| line.parse::<u64>().unwrap()).eq(1..=200), "each once: {ended}");
-    until_known(&intake, Admit { cursor: None, requests: vec![request(500)] }.into()).await;
+    until_known(&*intake, Admit { cursor: None, requests: vec![request(500)] }.into()).await;
     bench.check("SCARD live", "1");
 }
 

@@ -136,11 +136,12 @@ mod on_a_cluster_by_polling_alone {
 async fn a_server_that_is_killed_loses_nothing() {
     let server = RedisServer::start(RedisServer::SYNCED).unwrap();
     let open = || RedisStore::new(&server.url("killed"), Options::default()).unwrap().with_far_back(0);
-    nothing_is_lost(&open(), &open(), 300, 4, async |_| {
+    let kill = async || {
         let killed = server.kill().unwrap();
         tokio::task::block_in_place(|| server.wait_until_ready(killed)).unwrap();
-    })
-    .await;
+    };
+    let failed = nothing_is_lost(Arc::new(open()), Arc::new(open()), 300, 4, kill).await;
+    assert!(failed > 0, "it never died while it was asked something");
 }
 
 /// A server forgets its scripts when it restarts, or when it is told to.
@@ -148,7 +149,7 @@ async fn a_server_that_is_killed_loses_nothing() {
 async fn a_server_that_forgets_its_scripts_is_told_them_again() {
     let server = RedisServer::start(RedisServer::SYNCED).unwrap();
     let open = || RedisStore::new(&server.url("forgetful"), Options::default()).unwrap().with_far_back(0);
-    nothing_is_lost(&open(), &open(), 100, 20, async |_| {
+    nothing_is_lost(Arc::new(open()), Arc::new(open()), 100, 20, async || {
         assert_eq!(tokio::task::block_in_place(|| server.said(&["SCRIPT", "FLUSH"])).unwrap(), "OK");
     })
     .await;
@@ -434,8 +435,8 @@ async fn a_slot_that_moves_loses_nothing() {
     let (cluster, name) = (cluster(), name());
     let open = || RedisStore::new(&cluster.url(&name), Options::default()).unwrap().with_far_back(0);
     let key = format!("roundtrip:{{{name}}}:numbers");
-    nothing_is_lost(&open(), &open(), 200, 6, async |_| tokio::task::block_in_place(|| cluster.move_on(&key)).unwrap())
-        .await;
+    let move_on = async || tokio::task::block_in_place(|| cluster.move_on(&key)).unwrap();
+    nothing_is_lost(Arc::new(open()), Arc::new(open()), 200, 6, move_on).await;
 }
 
 /// Waits until a server says so, while others go on.

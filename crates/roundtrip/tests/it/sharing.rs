@@ -249,46 +249,54 @@ pub(crate) async fn a_hint_reaches_the_other_process(Two { one, other, .. }: Two
 }
 
 /// Requests go through a store in two processes, and something happens to its server so many
-/// times on the way: each is answered once, and none is lost.
+/// times on the way: each is answered once, and none is lost. Answers how many calls failed.
+///
+/// Whoever admits and whoever answers are tasks of their own, so that they go on while it happens.
 pub(crate) async fn nothing_is_lost(
-    intake: &dyn Store,
-    work: &dyn Store,
+    intake: Arc<dyn Store>,
+    work: Arc<dyn Store>,
     requests: u64,
     times: u64,
-    mut happens: impl AsyncFnMut(u64),
-) {
+    mut happens: impl AsyncFnMut(),
+) -> u64 {
     let policy = RoutePolicy { destination: None, publish_on: Gate::Seen, horizon: Horizon::Forever, ..policy() };
-    until_known(intake, Define { route: route(), policy }.into()).await;
-    let admit = async {
-        for n in 1..=requests {
-            until_known(intake, Admit { cursor: None, requests: vec![request(n)] }.into()).await;
-        }
-    };
-    let answered = AtomicU64::new(0);
-    let answer_all = async {
-        for claim in 1.. {
-            let Effect::Leased(grants) = until_known(work, Lease { claim: ClaimId(claim), ..lease(5) }.into()).await
-            else {
-                panic!("a lease brings grants")
-            };
-            for grant in &grants {
-                until_known(work, answer(grant).into()).await;
-                answered.fetch_add(1, Ordering::SeqCst);
-            }
-            if answered.load(Ordering::SeqCst) == requests {
-                break;
+    until_known(&*intake, Define { route: route(), policy }.into()).await;
+    let (failed, answered) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+    let admit = tokio::spawn({
+        let failed = failed.clone();
+        async move {
+            for n in 1..=requests {
+                let admit = Admit { cursor: None, requests: vec![request(n)] };
+                until_known_counting(&*intake, admit.into(), &failed).await;
             }
         }
-    };
-    let interfere = async {
-        for time in 1..=times {
-            while answered.load(Ordering::SeqCst) < time * requests / (times + 1) {
-                tokio::task::yield_now().await;
+    });
+    let answer_all = tokio::spawn({
+        let (work, failed, answered) = (work.clone(), failed.clone(), answered.clone());
+        async move {
+            for claim in 1.. {
+                let lease = Lease { claim: ClaimId(claim), ..lease(5) };
+                let Effect::Leased(grants) = until_known_counting(&*work, lease.into(), &failed).await else {
+                    panic!("a lease brings grants")
+                };
+                for grant in &grants {
+                    until_known_counting(&*work, answer(grant).into(), &failed).await;
+                    answered.fetch_add(1, Ordering::SeqCst);
+                }
+                if answered.load(Ordering::SeqCst) == requests {
+                    break;
+                }
             }
-            happens(time).await;
         }
-    };
-    tokio::join!(admit, answer_all, interfere);
+    });
+    for time in 1..=times {
+        while answered.load(Ordering::SeqCst) < time * requests / (times + 1) && !answer_all.is_finished() {
+            tokio::task::yield_now().await;
+        }
+        happens().await;
+    }
+    admit.await.unwrap();
+    answer_all.await.unwrap();
     assert_eq!(work.counts().await.unwrap(), []);
     for n in 1..=requests {
         let told = work.timeline(id(n)).await.unwrap();
@@ -297,10 +305,16 @@ pub(crate) async fn nothing_is_lost(
             matches!(told[..], [Event::Admitted { .. }, Event::Leased { .. }, Event::Answered, Event::Ended { .. }]);
         assert!(whole, "request {n}: {told:?}");
     }
+    failed.load(Ordering::SeqCst)
 }
 
 /// Replays an operation until its outcome is known, and shows what it brought.
 pub(crate) async fn until_known(store: &dyn Store, op: Op) -> Effect {
+    until_known_counting(store, op, &AtomicU64::new(0)).await
+}
+
+/// The same, and counts the calls that failed.
+async fn until_known_counting(store: &dyn Store, op: Op, failed: &AtomicU64) -> Effect {
     let started = Instant::now();
     loop {
         match store.apply(vec![op.clone()]).await.map(|mut outcomes| outcomes.remove(0)) {
@@ -310,6 +324,7 @@ pub(crate) async fn until_known(store: &dyn Store, op: Op) -> Effect {
             Ok(other) => panic!("{op:?}: {other:?}"),
             Err(error) => assert!(error.is_retryable() && started.elapsed() < HAPPEN_MAX, "{op:?}: {error}"),
         }
+        failed.fetch_add(1, Ordering::SeqCst);
         tokio::task::yield_now().await;
     }
 }

@@ -62,11 +62,11 @@ impl PostgresServer {
         status.lines().next()?.trim().parse().ok().filter(|_| ready)
     }
 
-    /// Ends it as a power cut would, and answers which process it was; the next is on its way.
+    /// Ends it with all that serve its connections, as a power cut would, and answers which process it was; the next is on its way.
     /// Nothing is killed that is not up.
     pub fn kill(&self) -> io::Result<Option<u32>> {
         let Some(number) = self.process_id() else { return Ok(None) };
-        run(Command::new("kill").arg("-KILL").arg(number.to_string()))?;
+        signal_all("KILL", number)?;
         Ok(Some(number))
     }
 
@@ -98,7 +98,8 @@ impl Drop for FrozenServer {
 
 /// Signals a server, first of all, and those that it has started.
 fn signal_all(signal: &str, server: u32) -> io::Result<()> {
-    let script = format!("kill -{signal} {server} && kill -{signal} $(pgrep -P {server})");
+    // Who they are is asked before the first is gone.
+    let script = format!("kill -{signal} {server} $(pgrep -P {server})");
     run(Command::new("sh").arg("-c").arg(script))
 }
 
