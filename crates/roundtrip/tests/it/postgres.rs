@@ -25,7 +25,7 @@ pub(crate) fn server() -> &'static PostgresServer {
 }
 
 /// A schema of its own, for as long as the server runs.
-pub(crate) struct OnServer(String);
+pub(crate) struct OnServer(pub(crate) String);
 
 impl Default for OnServer {
     fn default() -> Self {
@@ -145,7 +145,7 @@ async fn rows_at_hand_do_not_outlive_the_connection() {
 }
 
 /// What is between this schema's server and whoever goes by this other place.
-async fn before(place: &OnServer, says: &'static [u8]) -> (OnServer, Between) {
+pub(crate) async fn before(place: &OnServer, says: &'static [u8]) -> (OnServer, Between) {
     let (host, rest) = place.0.split_once('@').unwrap().1.split_once('/').unwrap();
     let socket = std::path::PathBuf::from(host.replace("%2F", "/")).join(".s.PGSQL.5432");
     let between = Between::open(To::Socket(socket), says).await;
@@ -159,7 +159,7 @@ async fn behind_a_connection_that_breaks() -> (impl Store, Between) {
 }
 
 /// Longer than a server takes, and no longer than a test may.
-const PATIENCE: Duration = Duration::from_millis(700);
+pub(crate) const PATIENCE: Duration = Duration::from_millis(700);
 
 async fn hints_that_are_lost_from_this_on_are_given(says: &'static [u8]) {
     let place = OnServer::default();

@@ -15,7 +15,8 @@ use roundtrip::testkit::samples::*;
 use roundtrip::words::{ClaimId, Payload, UnixMs};
 use tokio_postgres::{AsyncMessage, Client, NoTls};
 
-use crate::postgres::server;
+use crate::between::How;
+use crate::postgres::{OnServer, PATIENCE, before, server};
 
 const HAPPEN_MAX: Duration = Duration::from_secs(30);
 
@@ -220,6 +221,21 @@ async fn views_that_are_there_need_no_rights_to_create() {
     assert!(reader.query("SELECT * FROM granted.live", &[]).await.is_err());
 }
 
+/// What is heard by whoever listens so, for as long as the client is there.
+async fn listening(schema: &str, listen: &str) -> (Client, tokio::sync::mpsc::Receiver<String>) {
+    let (client, mut connection) = tokio_postgres::connect(&plain(schema), NoTls).await.unwrap();
+    let (heard, hears) = tokio::sync::mpsc::channel(100);
+    tokio::spawn(async move {
+        while let Some(Ok(message)) = poll_fn(|context| connection.poll_message(context)).await {
+            if let AsyncMessage::Notification(told) = message {
+                heard.send(format!("{}: {}", told.channel(), told.payload())).await.unwrap();
+            }
+        }
+    });
+    client.batch_execute(listen).await.unwrap();
+    (client, hears)
+}
+
 #[tokio::test]
 async fn whoever_listens_is_told_of_each_change() {
     let bench = Bench::new("told").await;
@@ -229,16 +245,7 @@ async fn whoever_listens_is_told_of_each_change() {
         r#"{"route":"orders","channel":"wake","states":["ready"]}"#,
     ];
     let store = bench.store(&[], &told).await;
-    let (client, mut connection) = tokio_postgres::connect(&plain("told"), NoTls).await.unwrap();
-    let (heard, mut hears) = tokio::sync::mpsc::channel(100);
-    tokio::spawn(async move {
-        while let Some(Ok(message)) = poll_fn(|context| connection.poll_message(context)).await {
-            if let AsyncMessage::Notification(told) = message {
-                heard.send(format!("{}: {}", told.channel(), told.payload())).await.unwrap();
-            }
-        }
-    });
-    client.batch_execute("LISTEN \"Decryption Available\"; LISTEN wake").await.unwrap();
+    let (_client, mut hears) = listening("told", "LISTEN \"Decryption Available\"; LISTEN wake").await;
     let mut next = async || tokio::time::timeout(HAPPEN_MAX, hears.recv()).await.unwrap().unwrap();
     admit(&store, vec![asked(1, "{}"), asked(2, "{}")]).await;
     assert_eq!(next().await, "Decryption Available: 1 pending");
@@ -248,4 +255,34 @@ async fn whoever_listens_is_told_of_each_change() {
     assert_eq!(next().await, "wake: ");
     store.apply_one(mend(2, roundtrip::store::op::Remedy::Cancel)).await.unwrap();
     assert_eq!(next().await, "Decryption Available: 2 withdrawn");
+}
+
+/// The connection that announces goes silent where this is said; what comes then is announced by another.
+async fn announcements_go_on_after_a_silence(schema: &str, says: &'static [u8]) {
+    let (place, between) = before(&OnServer::at(server().url(schema)), says).await;
+    // Schemas of one database share their channels.
+    let told = format!(r#"{{"route":"orders","channel":"of {schema}","payload":"{{number}}","states":["queued"]}}"#);
+    let store = PostgresStore::new(&place.0, OPTIONS).unwrap().with_patience(PATIENCE);
+    let store = store.with_views(Vec::new(), vec![serde_json::from_str(&told).unwrap()]).unwrap();
+    store.apply_one(Define { route: route(), policy: policy() }).await.unwrap();
+    let (_client, mut hears) = listening(schema, &format!("LISTEN \"of {schema}\"")).await;
+    between.meddle(How::Silence);
+    admit(&store, vec![asked(1, "{}")]).await;
+    between.happens(&between.meddling.left).await;
+    admit(&store, vec![asked(2, "{}")]).await;
+    // The first was on its way, or still to be told.
+    for n in 1..=2 {
+        let told = tokio::time::timeout(HAPPEN_MAX, hears.recv()).await.unwrap().unwrap();
+        assert_eq!(told, format!("of {schema}: {n}"));
+    }
+}
+
+#[tokio::test]
+async fn announcements_go_on_after_a_connection_that_was_silent_from_the_first() {
+    announcements_go_on_after_a_silence("told_late", b"told(channel, text)").await;
+}
+
+#[tokio::test]
+async fn announcements_go_on_after_one_that_nobody_answered() {
+    announcements_go_on_after_a_silence("told_again", b"of told_again").await;
 }

@@ -6,7 +6,8 @@
 //!
 //! A NOTIFY within the transaction that writes takes a lock of the whole server at its commit:
 //! every commit would wait for every other. So it comes after, and what a crash or a broken
-//! connection loses is lost; whoever listens looks now and then besides.
+//! connection loses is lost; whoever listens looks now and then besides. A connection that takes what it is told and does
+//! not answer is lost, too.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,10 +16,11 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
+use super::hints::{answer, ready_to_notify};
 use super::tls::Dial;
 use super::wire::PgError;
 use crate::inbox::RouteNo;
-use crate::store::loan::told;
+use crate::store::loan::told::{self, Patience};
 use crate::store::projection::{Announcement, Facts, Step};
 use crate::words::RouteName;
 
@@ -51,9 +53,9 @@ impl Drop for Herald {
 }
 
 impl Herald {
-    pub(super) fn start(dial: &Dial) -> Herald {
+    pub(super) fn start(dial: &Dial, patience: Patience) -> Herald {
         let pending = Arc::new(Pending::default());
-        Herald { task: tokio::spawn(notify(dial.clone(), pending.clone())), pending }
+        Herald { task: tokio::spawn(notify(dial.clone(), patience, pending.clone())), pending }
     }
 
     /// Tells what these are, soon.
@@ -105,10 +107,10 @@ pub(super) fn texts<'a>(
     texts
 }
 
-async fn notify(dial: Dial, pending: Arc<Pending>) {
+async fn notify(dial: Dial, patience: Patience, pending: Arc<Pending>) {
     loop {
         pending.more.notified().await;
-        if let Err(error) = notify_all(&dial, &pending).await {
+        if let Err(error) = notify_all(&dial, patience, &pending).await {
             tracing::warn!(%error, "announcements are lost; whoever listens looks now and then besides");
         }
         tokio::time::sleep(told::RECONNECT).await;
@@ -116,11 +118,10 @@ async fn notify(dial: Dial, pending: Arc<Pending>) {
 }
 
 /// Tells what is pending, again and again, until the connection breaks.
-async fn notify_all(dial: &Dial, pending: &Pending) -> Result<(), PgError> {
+async fn notify_all(dial: &Dial, patience: Patience, pending: &Pending) -> Result<(), PgError> {
     let (client, connection) = dial.connect().await?;
     let tell = async {
-        client.batch_execute("SET synchronous_commit = off").await?;
-        let statement = client.prepare(NOTIFY).await?;
+        let statement = ready_to_notify(&client, patience, NOTIFY).await?;
         loop {
             let told = std::mem::take(&mut *pending.told.lock().unwrap_or_else(PoisonError::into_inner));
             let each = told
@@ -128,7 +129,7 @@ async fn notify_all(dial: &Dial, pending: &Pending) -> Result<(), PgError> {
                 .flat_map(|(channel, texts)| texts.into_iter().map(move |text| (channel.clone(), text)));
             let (channels, texts): (Vec<String>, Vec<String>) = each.unzip();
             if !channels.is_empty() {
-                client.execute(&statement, &[&channels, &texts]).await?;
+                answer(patience, client.execute(&statement, &[&channels, &texts])).await?;
             }
             tokio::time::sleep(PAUSE).await;
             pending.more.notified().await;

@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
-use tokio_postgres::{AsyncMessage, Client};
+use tokio_postgres::{AsyncMessage, Client, Statement};
 
 use super::Topic;
 use super::tls::Dial;
@@ -130,13 +130,23 @@ async fn beat(client: &Client, patience: Patience) -> Result<(), PgError> {
     }
 }
 
-/// What the server answers, unless it is silent.
-async fn answer<T>(
+/// What the server answers whoever listens or notifies, unless it is silent.
+pub(super) async fn answer<T>(
     patience: Patience,
     call: impl Future<Output = Result<T, tokio_postgres::Error>>,
 ) -> Result<T, PgError> {
     let answered = tokio::time::timeout(patience.asked, call).await;
     Ok(answered.map_err(|_silent| PgError::Silent { within: patience.asked })??)
+}
+
+/// The statement that notifies on a connection that does nothing else: what a crash forgets is no loss.
+pub(super) async fn ready_to_notify(
+    client: &Client,
+    patience: Patience,
+    sql: &'static str,
+) -> Result<Statement, PgError> {
+    answer(patience, client.batch_execute("SET synchronous_commit = off")).await?;
+    answer(patience, client.prepare(sql)).await
 }
 
 async fn notify(dial: Dial, channel: String, epoch: u64, patience: Patience, pending: Arc<Pending>) {
@@ -159,9 +169,7 @@ async fn notify_all(
 ) -> Result<(), PgError> {
     let (client, connection) = dial.connect().await?;
     let tell = async {
-        // A hint that a crash forgets is no loss.
-        answer(patience, client.batch_execute("SET synchronous_commit = off")).await?;
-        let statement = answer(patience, client.prepare("SELECT pg_notify($1, $2)")).await?;
+        let statement = ready_to_notify(&client, patience, "SELECT pg_notify($1, $2)").await?;
         loop {
             let topics = std::mem::take(&mut *pending.topics.lock().unwrap_or_else(PoisonError::into_inner));
             for message in messages(&topics, epoch) {

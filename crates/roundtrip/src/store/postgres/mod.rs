@@ -94,7 +94,7 @@ pub struct PostgresStore {
     epoch: OnceCell<u64>,
     /// Whether it only answers reads.
     looks: bool,
-    /// With connections that carry hints.
+    /// With connections that carry hints or announcements.
     patience: Patience,
     writer: Mutex<Writer>,
     readers: Semaphore,
@@ -220,8 +220,8 @@ impl PostgresStore {
         self
     }
 
-    /// The same, taking connections that carry hints to be broken when they were silent, and have not answered, for so long,
-    /// in place of ten seconds and five. For tests, which do not wait.
+    /// The same, taking connections that carry hints or announcements to be broken when they were silent, and have not
+    /// answered, for so long, in place of ten seconds and five. For tests, which do not wait.
     #[must_use]
     pub fn with_patience(mut self, silence_max: Duration) -> PostgresStore {
         self.patience = Patience { unasked: silence_max, asked: silence_max };
@@ -270,7 +270,7 @@ impl PostgresStore {
         }
         let epoch = self.begin_epoch(&mut wire).await.map_err(|error| error.at(&self.server.name))?;
         if !self.showing.announcements.is_empty() {
-            self.showing.herald.get_or_init(|| Herald::start(&self.server.dial));
+            self.showing.herald.get_or_init(|| Herald::start(&self.server.dial, self.patience));
         }
         self.writer.lock().await.wire = Some(wire);
         if !self.server.poll_only {
