@@ -57,7 +57,6 @@ pub(crate) struct Meddling {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum How {
     /// It is held back until somebody says so.
-    #[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "on Postgres a test stops the server"))]
     Hold,
     /// The connection breaks before it.
     CutBefore,
@@ -196,7 +195,6 @@ pub(crate) async fn a_large_commit_that_is_cut_off_is_written_whole_or_not_at_al
 
 /// A server that takes a commit and never answers, whether the commit has reached it or not: the outcome is unknown in the
 /// end, the connection is let go of, and the next call goes by another. What arrives late does nothing.
-#[cfg(feature = "redis")]
 pub(crate) async fn a_silent_server_leaves_the_outcome_unknown(store: &impl Store, between: &Between) {
     let before = begin(store, policy()).await;
     for (n, how, expected) in [(1, How::Hold, false), (2, How::Silence, true)] {
@@ -207,6 +205,16 @@ pub(crate) async fn a_silent_server_leaves_the_outcome_unknown(store: &impl Stor
         between.happens(&between.meddling.left).await;
         assert_eq!(store.counts().await.unwrap()[0].requests, before + n);
     }
+}
+
+/// A server that takes a read and never answers: it is asked again by another connection.
+pub(crate) async fn a_read_that_a_silent_server_took_is_asked_again(store: &impl Store, between: &Between) {
+    store.apply_one(Define { route: route(), policy: policy() }).await.unwrap();
+    assert_eq!(store.counts().await.unwrap(), []);
+    between.meddle(How::Silence);
+    assert_eq!(store.counts().await, Err(StoreError::Unknown));
+    between.happens(&between.meddling.left).await;
+    assert_eq!(store.counts().await.unwrap(), []);
 }
 
 /// Where a process listens, or asks whether it is still heard, its server goes silent. It looks at everything once, by

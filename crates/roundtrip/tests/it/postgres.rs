@@ -159,7 +159,7 @@ async fn behind_a_connection_that_breaks() -> (impl Store, Between) {
 }
 
 /// Longer than a server takes, and no longer than a test may.
-pub(crate) const PATIENCE: Duration = Duration::from_millis(700);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(1);
 
 async fn hints_that_are_lost_from_this_on_are_given(says: &'static [u8]) {
     let place = OnServer::default();
@@ -210,6 +210,63 @@ async fn a_large_commit_that_is_cut_off_is_written_whole_or_not_at_all() {
     let (store, between) = behind_a_connection_that_breaks().await;
     let cuts = [(How::CutBefore, false), (How::CutAfter, true)];
     crate::between::a_large_commit_that_is_cut_off_is_written_whole_or_not_at_all(&store, &between, &cuts).await;
+}
+
+/// A store that waits for no server for long, and what is between them.
+async fn before_silence(says: &'static [u8]) -> (PostgresStore, Between) {
+    let (store, between) = before(&OnServer::default(), says).await;
+    let store = PostgresStore::new(&store.0, OPTIONS).unwrap().with_clock(Arc::new(ManualClock::at(START)));
+    (store.with_patience(PATIENCE), between)
+}
+
+#[tokio::test]
+async fn a_silent_server_leaves_the_outcome_unknown() {
+    let (store, between) = before_silence(b"COMMIT\0").await;
+    store.start().await.unwrap();
+    crate::between::a_silent_server_leaves_the_outcome_unknown(&store, &between).await;
+}
+
+/// All that is under way on the connection is unknown, and what was at hand by then is not gone by.
+#[tokio::test]
+async fn a_silent_server_leaves_the_outcome_of_all_that_is_under_way_unknown() {
+    let (store, between) = before_silence(b"COMMIT\0").await;
+    store.apply_one(Define { route: route(), policy: policy() }).await.unwrap();
+    let admit = |n| store.apply_one(Admit { cursor: None, requests: vec![final_request(n)] });
+    for n in 1..=2 {
+        admit(n).await.unwrap();
+    }
+    between.meddle(How::Hold);
+    let (first, second) = tokio::join!(admit(3), admit(4));
+    assert_eq!((first, second), (Err(StoreError::Unknown), Err(StoreError::Unknown)));
+    let grants = match store.apply_one(lease(9)).await.unwrap() {
+        Outcome::Applied(Effect::Leased(grants)) => grants.len(),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(grants, 2, "nothing was written that the server was not sent");
+    // What arrives late does nothing.
+    between.meddling.go_on.notify_one();
+    between.happens(&between.meddling.left).await;
+    assert_eq!(store.counts().await.unwrap()[0].requests, 2);
+    for n in 3..=4 {
+        assert!(matches!(admit(n).await, Ok(Outcome::Applied(_))), "{n}");
+    }
+}
+
+#[tokio::test]
+async fn a_read_that_a_silent_server_took_is_asked_again_by_another_connection() {
+    let (store, between) = before_silence(b"READ ONLY\0").await;
+    crate::between::a_read_that_a_silent_server_took_is_asked_again(&store, &between).await;
+}
+
+/// A server that lets a process in and then answers nothing was not reached.
+#[tokio::test]
+async fn a_server_that_is_silent_from_the_first_is_told_as_away() {
+    let (store, between) = before_silence(b"search_path").await;
+    between.meddle(How::Silence);
+    let away = store.start().await.unwrap_err();
+    assert!(matches!(away, StoreError::Unreachable { .. }) && away.is_retryable(), "{away}");
+    between.happens(&between.meddling.left).await;
+    store.start().await.unwrap();
 }
 
 #[tokio::test]

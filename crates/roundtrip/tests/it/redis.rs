@@ -551,13 +551,7 @@ async fn a_silent_server_leaves_the_outcome_unknown() {
 async fn a_read_that_a_silent_server_took_is_asked_again_by_another_connection() {
     let (place, between) = (OnServer::default(), between_at(b"\r\nread\r\n").await);
     let store = RedisStore::new(&place.0.replace(&server().address(), &between.address), OPTIONS).unwrap();
-    let store = store.with_patience(PATIENCE);
-    store.apply_one(Define { route: route(), policy: policy() }).await.unwrap();
-    assert_eq!(store.counts().await.unwrap(), []);
-    between.meddle(How::Silence);
-    assert_eq!(store.counts().await, Err(StoreError::Unknown));
-    between.happens(&between.meddling.left).await;
-    assert_eq!(store.counts().await.unwrap(), []);
+    crate::between::a_read_that_a_silent_server_took_is_asked_again(&store.with_patience(PATIENCE), &between).await;
 }
 
 async fn hints_that_are_lost_from_this_on_are_given(says: &'static [u8]) {

@@ -105,7 +105,8 @@ struct PostgresKeeper {
 
 impl PostgresKeeper {
     async fn open(url: &str, purpose: Purpose) -> Result<PostgresKeeper, StoreError> {
-        let server = PostgresStore::new(url, Options::default())?.server;
+        // Whole tables are read, checked and cleared by one statement each.
+        let server = Server { answer_max: None, ..PostgresStore::new(url, Options::default())?.server };
         let (mut wire, mut outside) = (server.connect().await?, server.connect().await?);
         let fail = |error: PgError| error.at(&server.name);
         wire.run(SETTINGS).await.map_err(fail)?;
@@ -298,7 +299,11 @@ impl Keeper for PostgresKeeper {
     fn damage(&self, error: &PgError) -> Option<Fault> {
         match error {
             PgError::Damaged(damaged) => Some(Fault::new("the store", format!("is damaged: {damaged}"))),
-            PgError::Server(_) | PgError::Away(_) | PgError::Silent { .. } | PgError::Newer { .. } => None,
+            PgError::Server(_)
+            | PgError::Away(_)
+            | PgError::Silent { .. }
+            | PgError::Unanswered { .. }
+            | PgError::Newer { .. } => None,
         }
     }
 

@@ -74,7 +74,7 @@ async fn step_by_step(steps: &[Step], wire: &mut Wire, schema: &str) -> Result<(
         if number > 1 {
             wire.run(HOLD_TICKS).await?;
         }
-        wire.run(step.sql).await?;
+        wire.run_at_length(step.sql).await?;
         wire.query(RECORD, vec![param(number)]).await?;
         wire.query(NEED, vec![param(step.needs)]).await?;
     }
@@ -192,6 +192,22 @@ mod tests {
         assert_eq!(current(&mut wire).await.unwrap(), KNOWN);
         let rows = wire.query("SELECT FROM ended WHERE id = sha256('2')", Vec::new()).await.unwrap();
         assert_eq!(rows.len(), 1);
+    }
+
+    /// A step takes as long as it takes, however soon others are to be answered.
+    #[tokio::test]
+    async fn a_long_step_is_not_cut_off() {
+        let server = PostgresServer::start(&[PostgresServer::UNSYNCED]).unwrap();
+        let patience = std::time::Duration::from_secs(1);
+        let open = || PostgresStore::new(&server.url("long"), Options::default()).unwrap().with_patience(patience);
+        let store = open();
+        store.start().await.unwrap();
+        let mut wire = store.server.connect().await.unwrap();
+        let long = Step { sql: "SELECT pg_sleep(1.3)", needs: KNOWN };
+        migrate_by(&steps(&[long]), &mut wire, "here", "long").await.unwrap();
+        let cut_off = wire.run(long.sql).await.unwrap_err();
+        assert!(matches!(cut_off, PgError::Unanswered { .. }) && wire.is_closed(), "{cut_off}");
+        open().start().await.unwrap();
     }
 
     /// A step that fails leaves everything as it was.

@@ -15,8 +15,8 @@
 //!
 //! Failure modes: a process that dies in a tick has done nothing. One that goes silent in a
 //! tick holds all others up until the server ends its transaction, seconds later. A
-//! connection that breaks during a commit leaves the outcome unknown, and the batch is to be
-//! replayed. Time is the server's.
+//! connection that breaks during a commit, or on which nothing is answered, leaves the outcome unknown, and the batch is to
+//! be replayed. Time is the server's.
 
 mod announce;
 mod archive;
@@ -47,7 +47,7 @@ use hints::Bells;
 use oldest::Oldest;
 use tls::{Dial, Tls};
 pub(super) use vitals::vitals;
-use wire::{Answers, Call, PgError, Wire, int, param, time, uint};
+use wire::{ANSWER_MAX, Answers, Call, PgError, Wire, int, param, time, uint};
 use write::{Expected, Tick};
 
 use super::disk::{Fixture, HighWater};
@@ -119,6 +119,8 @@ struct Server {
     schema: String,
     /// Whether other processes are heard of by polling alone.
     poll_only: bool,
+    /// How long it may answer nothing; none, for what takes as long as it takes.
+    answer_max: Option<Duration>,
     /// In place of the server's clock, for tests.
     clock: Option<Arc<dyn Clock>>,
     /// What the server's clock last said, and when that was by this process's.
@@ -198,7 +200,15 @@ impl PostgresStore {
         let schema = own.schema.unwrap_or_else(|| SCHEMA.to_owned());
         let poll_only = own.poll_only;
         Ok(PostgresStore {
-            server: Server { dial, name, schema, poll_only, clock: None, heard: Default::default() },
+            server: Server {
+                dial,
+                name,
+                schema,
+                poll_only,
+                answer_max: Some(ANSWER_MAX),
+                clock: None,
+                heard: Default::default(),
+            },
             options,
             hints: Arc::default(),
             bells: OnceLock::new(),
@@ -220,11 +230,13 @@ impl PostgresStore {
         self
     }
 
-    /// The same, taking connections that carry hints or announcements to be broken when they were silent, and have not
-    /// answered, for so long, in place of ten seconds and five. For tests, which do not wait.
+    /// The same, taking a connection to be broken when nothing is answered on it for so long, in place of 45 seconds, or
+    /// five where it carries hints or announcements; one that listens is asked as often whether it is there, in place of
+    /// every ten. For tests, which do not wait.
     #[must_use]
     pub fn with_patience(mut self, silence_max: Duration) -> PostgresStore {
         self.patience = Patience { unasked: silence_max, asked: silence_max };
+        self.server.answer_max = Some(silence_max);
         self
     }
 
@@ -263,11 +275,14 @@ impl PostgresStore {
             self.idle_readers.lock().unwrap_or_else(PoisonError::into_inner).push(wire);
             return Ok(NO_EPOCH);
         }
+        // A start waits for those of other schemas, and looks for views in all of them: a test must not be impatient with it.
+        wire.answer_max = Some(ANSWER_MAX);
         migrate::migrate(&mut wire, &self.server.name, &self.server.schema).await?;
         archive::refuse_half_copied(&mut wire, &self.server.name).await?;
         if let Some(views) = &self.showing.views {
             views::bring(&mut wire, &self.server.name, &self.server.schema, views).await?;
         }
+        wire.answer_max = self.server.answer_max;
         let epoch = self.begin_epoch(&mut wire).await.map_err(|error| error.at(&self.server.name))?;
         if !self.showing.announcements.is_empty() {
             self.showing.herald.get_or_init(|| Herald::start(&self.server.dial, self.patience));
@@ -437,7 +452,7 @@ impl PostgresStore {
             // Whoever answers now may be another server, which lost what the last one wrote.
             None => {
                 writer.forget();
-                Wire::open(&self.server.dial, &self.server.schema).await?
+                self.server.open().await?
             }
         };
         match self.tick_on(&mut wire, &mut writer, epoch, batch).await {
@@ -543,7 +558,11 @@ impl PostgresStore {
 
 impl Server {
     async fn connect(&self) -> Result<Wire, StoreError> {
-        Wire::open(&self.dial, &self.schema).await.map_err(|error| error.at(&self.name))
+        self.open().await.map_err(|error| error.at(&self.name))
+    }
+
+    async fn open(&self) -> Result<Wire, PgError> {
+        Wire::open(&self.dial, &self.schema, self.answer_max).await
     }
 
     /// The numbers, the fixtures that changed since these, counts and paces.

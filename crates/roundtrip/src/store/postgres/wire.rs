@@ -8,24 +8,27 @@
 //!
 //! Failure modes: a statement that fails makes all after it fail, and a commit in the same
 //! flight then rolls back; so if any call of a flight failed, nothing of it is there. A
-//! connection that breaks while a commit is under way leaves the outcome unknown.
+//! connection that breaks while a commit is under way leaves the outcome unknown. One on which nothing is answered for too
+//! long is given up, with all that is under way on it: it broke, whatever the network says.
 
 use std::collections::HashMap;
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Poll;
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::SinkExt;
+use tokio::sync::watch;
+use tokio::time::Instant;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Row, Statement};
 
 use super::condition::number;
 use super::copy::Rows;
-use super::tls::Dial;
+use super::tls::{Dial, Line};
 use crate::store::StoreError;
 use crate::store::loan::Damaged;
 use crate::store::sent::Sent;
@@ -36,6 +39,9 @@ const SILENT_TRANSACTION: &str = "10s";
 /// How long a batch waits for those of other processes: longer than the server takes to end
 /// one that went silent.
 const LOCK_MAX: &str = "30s";
+/// How long the server may answer nothing while it is waited for, unless a test says otherwise: a statement may wait for
+/// others as long as `LOCK_MAX` before it does anything, and half as long for a disk or a network that is slow.
+pub(super) const ANSWER_MAX: Duration = Duration::from_secs(45);
 
 /// A parameter of a statement.
 pub(super) type Param<'a> = Box<dyn ToSql + Sync + Send + 'a>;
@@ -98,6 +104,9 @@ pub(super) enum PgError {
     /// Nobody answered whoever connected.
     #[error("not reached: {}", in_vain(*.within))]
     Silent { within: Duration },
+    /// Nobody answered what was sent; it may be done all the same.
+    #[error("the connection is given up: {}", in_vain(*.within))]
+    Unanswered { within: Duration },
     #[error(transparent)]
     Damaged(#[from] Damaged),
     /// A newer version upgraded the schema so that this one cannot go on.
@@ -125,6 +134,7 @@ impl PgError {
             PgError::Silent { within } => {
                 return StoreError::Unreachable { server: path, reason: in_vain(within) };
             }
+            PgError::Unanswered { .. } => return StoreError::Unknown,
             PgError::Server(error) => (error, false),
             PgError::Away(error) => (error, true),
         };
@@ -174,21 +184,72 @@ fn in_words(error: &tokio_postgres::Error) -> String {
 
 /// A connection with its prepared statements.
 pub(super) struct Wire {
-    client: Arc<Client>,
+    talk: Arc<Talk>,
+    /// How long the server may answer nothing; none, for what takes as long as it takes.
+    pub(super) answer_max: Option<Duration>,
     statements: HashMap<&'static str, Statement>,
+}
+
+/// What all that is under way on a connection shares.
+struct Talk {
+    client: Client,
+    /// When the server last answered.
+    heard: Mutex<Instant>,
+    /// Whether it was silent for too long.
+    is_given_up: watch::Sender<bool>,
+}
+
+impl Talk {
+    /// Waits for what the server answers, as long as it answers anything: what was sent before has its own time.
+    async fn answer<T>(&self, answer_max: Option<Duration>, call: impl Future<Output = T>) -> Result<T, PgError> {
+        let (mut call, mut since) = (pin!(call), Instant::now());
+        let Some(within) = answer_max else { return Ok(call.await) };
+        loop {
+            if let Ok(answer) = tokio::time::timeout_at(since + within, &mut call).await {
+                self.hear();
+                return Ok(answer);
+            }
+            let heard = *self.heard.lock().unwrap_or_else(PoisonError::into_inner);
+            if heard <= since {
+                self.is_given_up.send_replace(true);
+                return Err(PgError::Unanswered { within });
+            }
+            since = heard;
+        }
+    }
+
+    fn hear(&self) {
+        *self.heard.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+    }
+}
+
+/// Carries what is said, until it ends by itself, which it does once nobody holds it and all is answered; or until
+/// it is given up.
+async fn carry(line: Line, mut is_given_up: watch::Receiver<bool>, answer_max: Option<Duration>) {
+    let given_up = async {
+        if is_given_up.wait_for(|is_given_up| *is_given_up).await.is_err() {
+            match answer_max {
+                Some(within) => tokio::time::sleep(within).await,
+                None => std::future::pending().await,
+            }
+        }
+    };
+    tokio::select! {
+        ended = line => if let Err(error) = ended {
+            tracing::warn!(%error, "a connection to the server broke");
+        },
+        () = given_up => tracing::warn!("a connection to the server is given up: nothing is answered on it"),
+    }
 }
 
 impl Wire {
     /// Connects. Everything happens in this schema, by indexes whatever statistics say: a
     /// table that was empty when it was last looked at must not be scanned when it is full.
-    pub(super) async fn open(dial: &Dial, schema: &str) -> Result<Wire, PgError> {
-        let (client, connection) = dial.connect().await?;
-        // Ends by itself when the client is dropped.
-        tokio::spawn(async move {
-            if let Err(error) = connection.await {
-                tracing::warn!(%error, "a connection to the server broke");
-            }
-        });
+    pub(super) async fn open(dial: &Dial, schema: &str, answer_max: Option<Duration>) -> Result<Wire, PgError> {
+        let (client, line) = dial.connect().await?;
+        let (is_given_up, told) = watch::channel(false);
+        tokio::spawn(carry(line, told, answer_max));
+        let talk = Arc::new(Talk { client, heard: Mutex::new(Instant::now()), is_given_up });
         let settings = format!(
             "SET search_path TO {}; SET idle_in_transaction_session_timeout = '{SILENT_TRANSACTION}'; \
              SET lock_timeout = '{LOCK_MAX}'; \
@@ -196,17 +257,30 @@ impl Wire {
              SET plan_cache_mode = force_generic_plan; SET jit = off; SET client_min_messages = warning",
             quoted(schema)
         );
-        client.batch_execute(&settings).await.map_err(PgError::Away)?;
-        Ok(Wire { client: Arc::new(client), statements: HashMap::new() })
+        match talk.answer(answer_max, talk.client.batch_execute(&settings)).await {
+            Ok(set) => set.map_err(PgError::Away)?,
+            Err(PgError::Unanswered { within }) => return Err(PgError::Silent { within }),
+            Err(error) => return Err(error),
+        }
+        Ok(Wire { talk, answer_max, statements: HashMap::new() })
     }
 
     pub(super) fn is_closed(&self) -> bool {
-        self.client.is_closed()
+        self.talk.client.is_closed() || *self.talk.is_given_up.borrow()
     }
 
     /// Runs statements without parameters or answers.
     pub(super) async fn run(&self, sql: &str) -> Result<(), PgError> {
-        Ok(self.client.batch_execute(sql).await?)
+        self.run_within(self.answer_max, sql).await
+    }
+
+    /// Runs statements that take as long as they take.
+    pub(super) async fn run_at_length(&self, sql: &str) -> Result<(), PgError> {
+        self.run_within(None, sql).await
+    }
+
+    async fn run_within(&self, answer_max: Option<Duration>, sql: &str) -> Result<(), PgError> {
+        Ok(self.talk.answer(answer_max, self.talk.client.batch_execute(sql)).await??)
     }
 
     /// Runs one statement.
@@ -236,12 +310,13 @@ impl Wire {
         let mut ready = Vec::with_capacity(calls.len());
         for call in calls {
             if !self.statements.contains_key(call.sql) {
-                let statement = self.client.prepare(call.sql).await?;
+                let prepared = self.talk.answer(self.answer_max, self.talk.client.prepare(call.sql));
+                let statement = prepared.await??;
                 self.statements.insert(call.sql, statement);
             }
             ready.push((self.statements[call.sql].clone(), call));
         }
-        Ok(Sent::now(fly(self.client.clone(), before, ready, after)).await)
+        Ok(Sent::now(fly(self.talk.clone(), self.answer_max, before, ready, after)).await)
     }
 }
 
@@ -249,12 +324,13 @@ impl Wire {
 pub(super) type Answers = Result<Vec<Vec<Row>>, PgError>;
 
 async fn fly(
-    client: Arc<Client>,
+    talk: Arc<Talk>,
+    answer_max: Option<Duration>,
     before: &'static str,
     calls: Vec<(Statement, Call<'_>)>,
     after: &'static str,
 ) -> Answers {
-    let client = &*client;
+    let (talk, client) = (&*talk, &talk.client);
     let plain = |command: &'static str| async move {
         if !command.is_empty() {
             client.batch_execute(command).await?;
@@ -262,9 +338,16 @@ async fn fly(
         Ok(Vec::new())
     };
     let mut under_way: Vec<Answering<'_>> = vec![Box::pin(plain(before))];
-    under_way.extend(calls.iter().map(|(statement, call)| Box::pin(call.fly(client, statement)) as Answering<'_>));
+    under_way.extend(calls.iter().map(|(statement, call)| {
+        Box::pin(async move {
+            let answer = call.fly(client, statement).await;
+            talk.hear();
+            answer
+        }) as Answering<'_>
+    }));
     under_way.push(Box::pin(plain(after)));
-    let mut answers = in_order(under_way).await.into_iter().collect::<Result<Vec<_>, _>>()?;
+    let answers = talk.answer(answer_max, in_order(under_way)).await?;
+    let mut answers = answers.into_iter().collect::<Result<Vec<_>, _>>()?;
     answers.pop();
     answers.remove(0);
     Ok(answers)
