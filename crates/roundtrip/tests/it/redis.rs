@@ -196,6 +196,39 @@ async fn a_server_that_lost_writes_is_noticed() {
     assert_eq!(told.iter().filter(|entry| entry.event == Event::RolledBack).count(), 1);
 }
 
+/// The same, where others have committed more often since than every version is told of: whoever lost something knows by
+/// its own newest, and whoever was silent for so long and lost nothing goes on.
+#[tokio::test]
+async fn writes_that_were_lost_long_before_are_noticed() {
+    for (lost, status) in [(1, LaneStatus::Stopped), (0, LaneStatus::Active)] {
+        let (place, clock) = (OnServer::default(), ManualClock::at(START));
+        let store = place.store(Arc::new(clock), OPTIONS).await;
+        let order = Order::Open { destination: destination(), window: 4, first: Nonce(0) };
+        store.apply_one(LaneOrder { lane: lane(), order }).await.unwrap();
+        store.apply_one(Define { route: route(), policy: policy() }).await.unwrap();
+        let number = |name| place.said("HGET", "numbers", &[name]).parse::<u64>().unwrap();
+        let (version, epoch) = (number("version"), number("epoch"));
+        place.said("HSET", "lineage", &[&format!("by {epoch}"), &format!("{} 1", version - lost)]);
+        place.said("HSET", "numbers", &["version", &(version + 2000).to_string()]);
+        store.apply_one(Admit { cursor: None, requests: vec![request(1)] }).await.unwrap();
+        assert_eq!(store.lane(lane()).await.unwrap().unwrap().status, status, "{lost} lost");
+    }
+}
+
+/// Of processes that began long ago and have written nothing since, a start keeps nothing.
+#[tokio::test]
+async fn whoever_wrote_long_ago_is_forgotten() {
+    let (place, clock) = (OnServer::default(), ManualClock::at(START));
+    drop(place.store(Arc::new(clock.clone()), OPTIONS).await);
+    place.said("HSET", "lineage", &["by 5", "1 1"]);
+    let lately = format!("by {}", START.0 - 1000);
+    place.said("HSET", "lineage", &[&lately, "1 1"]);
+    let store = place.store(Arc::new(clock), OPTIONS).await;
+    store.apply_one(Define { route: route(), policy: policy() }).await.unwrap();
+    let knows = |name: &str| place.said("HEXISTS", "lineage", &[name]);
+    assert_eq!((knows("by 5"), knows(&lately)), ("0".to_owned(), "1".to_owned()));
+}
+
 /// A server that comes back empty.
 #[tokio::test]
 async fn a_server_that_lost_everything_is_noticed() {

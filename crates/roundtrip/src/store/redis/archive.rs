@@ -13,6 +13,7 @@ use super::flight::{Flight, Heard, Known, Mode};
 use super::keys::{Key, Script};
 use super::link::LinkError;
 use super::put::{Brought, key_of};
+use super::server::Author;
 use super::sorted::{FIELDS_MAX, Sorted};
 use super::{FORMAT, RedisStore, Server, audit, new_run};
 use crate::inbox::When;
@@ -29,7 +30,7 @@ const PROCESS: &str = "0";
 /// How often a page is written anew, or a hash looked through, because the server is another one.
 const TRIES_MAX: usize = 8;
 /// Who wrote the versions of a copy: no process that will ever start.
-const TAG: u64 = 0;
+const AUTHOR: Author = Author { epoch: 0, tag: 0 };
 
 /// The content of the store at this URL.
 pub(in crate::store) async fn contents(url: &str, purpose: Purpose) -> Result<Box<dyn Contents>, StoreError> {
@@ -204,7 +205,7 @@ impl RedisKeeper {
         if self.known.run.is_empty() {
             self.known.run = new_run();
         }
-        let mut commands = self.server.commands(&self.known, changes, &self.brought, TAG)?;
+        let mut commands = self.server.commands(&self.known, changes, &self.brought, AUTHOR)?;
         commands.push(last);
         self.write(&commands).await?;
         self.known.step(changes);

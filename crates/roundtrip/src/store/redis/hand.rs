@@ -8,7 +8,7 @@ use super::flight::{Certain, Heard, Known, Mode};
 use super::keys::{COMMIT_KEYS, Key};
 use super::link::{Commit, LinkError};
 use super::put::Brought;
-use super::server::new_tag;
+use super::server::{Author, new_tag};
 use super::{LATE_MAX, RedisStore, Writer, Written, hints};
 use crate::store::loan::{Assumed, Changes, Damaged, Sight, Ticked};
 use crate::store::op::{Op, Outcome};
@@ -30,6 +30,12 @@ struct Done<'a> {
     assumed: &'a Assumed,
     /// What is shown of it under keys of the user's naming.
     shown: Vec<Cmd>,
+}
+
+impl Done<'_> {
+    fn author(&self) -> Author {
+        Author { epoch: self.epoch, tag: self.tag }
+    }
 }
 
 /// What is on its way to the server.
@@ -194,7 +200,7 @@ impl RedisStore {
         let looks = line.look(&reads, &keys, &self.server.commit, &arguments).await;
         // Whoever writes to the connection may have no other thread than this one.
         tokio::task::yield_now().await;
-        let mut commands = self.server.commands(done.known, changes, &Brought::default(), done.tag)?;
+        let mut commands = self.server.commands(done.known, changes, &Brought::default(), done.author())?;
         commands.push(self.server.publish(done.ticked, done.epoch));
         commands.extend(done.shown.iter().cloned());
         commands.push(redis::cmd("TIME"));
@@ -253,7 +259,7 @@ impl RedisStore {
         };
         arguments.push(&self.server.channel);
         arguments.push(hints::message(done.ticked.touched(), done.epoch));
-        for command in self.server.rows(done.known, changes, &Brought::default(), done.tag)? {
+        for command in self.server.rows(done.known, changes, &Brought::default(), done.author())? {
             let place = keys.iter().position(|key| *key == command.key).unwrap_or_else(|| {
                 keys.push(command.key);
                 keys.len() - 1

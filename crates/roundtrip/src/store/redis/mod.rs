@@ -50,7 +50,7 @@ use place::Place;
 pub use project::ProjectionHealth;
 use project::Showing;
 use put::{Brought, FAR_BACK};
-use server::{Server, new_run, new_tag};
+use server::{Author, Server, new_run, new_tag};
 
 pub(super) use archive::contents;
 pub(super) use condition::condition;
@@ -316,6 +316,7 @@ impl RedisStore {
         let known = flight.look(None).await?;
         let now = self.server.now(&known);
         let epoch = next_epoch(known.numbers.newest_epoch, now);
+        let former = self.server.former_authors(now).await?;
         let numbers = Numbers { newest_epoch: epoch, now, ..known.numbers };
         let sight = Sight { epoch, tokens: 0, numbers, fixtures: &known.fixtures };
         let ticked = loan::shorten_leases(&mut flight, self.options, &sight).await?;
@@ -329,7 +330,7 @@ impl RedisStore {
             brought,
             shown: Vec::new(),
             must: true,
-            begin: self.server.rehearsal(),
+            begin: self.server.rehearsal().into_iter().chain(former).collect(),
             has_turn: true,
         };
         self.write(writer, known, done).await?;
@@ -493,7 +494,8 @@ impl RedisStore {
 
     /// The commands of a commit. The last tells the time, and those before it show.
     fn commands(&self, known: &Known, done: &Done<'_>, tag: u64) -> Result<Vec<Cmd>, Damaged> {
-        let mut commands = self.server.commands(known, &done.changes, &done.brought, tag)?;
+        let mut commands =
+            self.server.commands(known, &done.changes, &done.brought, Author { epoch: done.epoch, tag })?;
         commands.extend(done.begin.iter().cloned());
         commands.push(self.server.publish(done.ticked, done.epoch));
         commands.extend(done.shown.iter().cloned());

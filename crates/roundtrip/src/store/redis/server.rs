@@ -1,10 +1,11 @@
 //! Where the data is: what is asked of the server beside the ticks, and what a commit says to it.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use redis::Cmd;
 
-use super::ask::{Arguments, list};
+use super::ask::{Arguments, bytes, list};
 use super::check::{self, Finding};
 use super::flight::{Flight, Known, Mode};
 use super::keys::{ANCHOR, ANCHORED, CLEAR, Key, Script, keys_of};
@@ -17,6 +18,18 @@ use crate::store::StoreError;
 use crate::store::loan::{Changes, Damaged, Ticked};
 use crate::store::projection::BadProjection;
 use crate::words::UnixMs;
+
+/// Whose commit it is, by its start, and what tells it from all others.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Author {
+    pub(super) epoch: u64,
+    pub(super) tag: u64,
+}
+
+/// What the names of processes in `lineage` begin with; `fetch.lua` repeats it.
+const AUTHOR: &str = "by ";
+/// For how long the newest version of a process that writes nothing is known.
+const AUTHOR_KEPT: Duration = Duration::from_secs(30 * 24 * 3600);
 
 /// Where the data is.
 pub(super) struct Server {
@@ -110,7 +123,7 @@ impl Server {
         known: &Known,
         changes: &Changes<'_>,
         brought: &Brought,
-        tag: u64,
+        author: Author,
     ) -> Result<Vec<Command>, Damaged> {
         let fresh = put::fresh(changes, known.numbers.high.seq, self.far_back);
         // Both may be refused, by a stream that somebody else wrote to or for want of memory: a script is only stopped
@@ -118,7 +131,7 @@ impl Server {
         let mut commands = put::put_fresh(&fresh);
         commands.extend([
             Command { name: "HSET", key: Key::Numbers, arguments: numbers(known, changes) },
-            Command { name: "HSET", key: Key::Lineage, arguments: lineage(known.version + 1, tag) },
+            Command { name: "HSET", key: Key::Lineage, arguments: lineage(known.version + 1, author) },
         ]);
         commands.extend(put::put(changes, brought, &fresh, known.numbers.newest_epoch)?);
         Ok(commands)
@@ -139,6 +152,19 @@ impl Server {
         ];
         let harmless = harmless.iter().map(|(name, key, with)| self.writing.on(name, *key, &Arguments::of(*with)));
         self.anchors().into_iter().chain(harmless).collect()
+    }
+
+    /// What a start forgets: the newest versions of processes that began long ago and have not written since.
+    pub(super) async fn former_authors(&self, now: UnixMs) -> Result<Option<Cmd>, LinkError> {
+        let entries = self.writing.read(vec![self.writing.on("HKEYS", Key::Lineage, &Arguments::default())]).await?;
+        let names = entries.into_iter().flat_map(list).flatten().filter_map(|name| bytes(Some(name)).ok());
+        let kept_ms = u64::try_from(AUTHOR_KEPT.as_millis()).unwrap_or(u64::MAX);
+        let is_former = |name: &Vec<u8>| {
+            let name = std::str::from_utf8(name).ok().and_then(|name| name.strip_prefix(AUTHOR));
+            name.and_then(|epoch| epoch.parse::<u64>().ok()).is_some_and(|epoch| epoch.saturating_add(kept_ms) < now.0)
+        };
+        let former = Arguments::of(names.filter(is_former));
+        Ok((!former.ends.is_empty()).then(|| self.writing.on("HDEL", Key::Lineage, &former)))
     }
 
     /// The commands that keep short entries quick to find.
@@ -163,10 +189,10 @@ impl Server {
         known: &Known,
         changes: &Changes<'_>,
         brought: &Brought,
-        tag: u64,
+        author: Author,
     ) -> Result<Vec<Cmd>, Damaged> {
         let link = &self.writing;
-        let rows = self.rows(known, changes, brought, tag)?;
+        let rows = self.rows(known, changes, brought, author)?;
         let mut commands = vec![link.on("HDEL", Key::Turn, &Arguments::of(["holder", "until"]))];
         commands.extend(rows.iter().map(|command| link.on(command.name, command.key, &command.arguments)));
         for no in &changes.gone_groups {
@@ -234,10 +260,8 @@ fn numbers(known: &Known, changes: &Changes<'_>) -> Arguments {
     arguments
 }
 
-/// Which commit made a version, as `fetch.lua` compares it.
-fn lineage(version: u64, tag: u64) -> Arguments {
-    let mut arguments = Arguments::default();
-    arguments.push_number(version % LINEAGE_MAX);
-    arguments.push(format!("{version} {tag}"));
-    arguments
+/// Which commit made a version, and which is its process's newest, as `fetch.lua` compares them.
+fn lineage(version: u64, Author { epoch, tag }: Author) -> Arguments {
+    let commit = format!("{version} {tag}");
+    Arguments::of([(version % LINEAGE_MAX).to_string(), commit.clone(), format!("{AUTHOR}{epoch}"), commit])
 }

@@ -663,7 +663,9 @@ local function is_lost(version)
     return true
   end
   if tonumber(version) - tonumber(certain) >= LINEAGE_MAX then
-    return false
+    -- Of so long ago only the newest version of each process is known; `me` is its epoch and a digit.
+    local newest = redis.call('HGET', LINEAGE, 'by ' .. string.sub(me, 1, -2))
+    return newest and tonumber(string.match(newest, '%d+')) < tonumber(certain)
   end
   return redis.call('HGET', LINEAGE, text(tonumber(certain) % LINEAGE_MAX)) ~= certain .. ' ' .. certain_tag
 end
