@@ -16,7 +16,7 @@ use tokio_postgres::NoTls;
 
 use crate::between::{Between, How, To};
 use crate::certificate::certificate;
-use crate::sharing::{HAPPEN_MAX, nothing_is_lost, sharing};
+use crate::sharing::{HAPPEN_MAX, nothing_is_lost, sharing, until_known};
 
 /// The one server of this test run.
 pub(crate) fn server() -> &'static PostgresServer {
@@ -250,6 +250,34 @@ async fn a_silent_server_leaves_the_outcome_of_all_that_is_under_way_unknown() {
     for n in 3..=4 {
         assert!(matches!(admit(n).await, Ok(Outcome::Applied(_))), "{n}");
     }
+}
+
+/// A process is stopped in the middle of the rows of a large batch, where the server would wait for it without end and all
+/// others for the lock that it has. Who waits in vain ends its transaction, of which nothing is stored.
+#[tokio::test]
+async fn a_process_that_is_stopped_while_it_sends_rows_holds_nobody_up_for_long() {
+    let place = OnServer::default();
+    let (stopped, between) = before(&place, b"PGCOPY\n").await;
+    let clock = || Arc::new(ManualClock::at(START));
+    let stopped = stopped.store(clock(), OPTIONS).await;
+    let other = PostgresStore::new(&place.0, OPTIONS).unwrap().with_clock(clock()).with_patience(PATIENCE);
+    stopped.apply_one(Define { route: route(), policy: policy() }).await.unwrap();
+    assert_eq!(other.counts().await.unwrap(), []);
+    between.meddle(How::Hold);
+    let admit = |numbers| Admit { cursor: None, requests: requests(numbers) };
+    let large = async { stopped.apply_one(admit(1..=200)).await };
+    let one_more = async {
+        between.happens(&between.meddling.caught).await;
+        let effect = until_known(&other, admit(201..=201).into()).await;
+        between.meddling.go_on.notify_one();
+        effect
+    };
+    let (large, effect) = tokio::join!(large, one_more);
+    assert!(matches!(effect, Effect::Admitted(..)), "{effect:?}");
+    assert!(large.as_ref().is_err_and(StoreError::is_retryable), "{large:?}");
+    assert_eq!(stopped.counts().await.unwrap()[0].requests, 1);
+    until_known(&stopped, admit(1..=200).into()).await;
+    assert_eq!(other.counts().await.unwrap()[0].requests, 201);
 }
 
 #[tokio::test]

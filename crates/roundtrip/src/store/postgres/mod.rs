@@ -14,7 +14,8 @@
 //! batches: while one tick is under way, the others' calls gather for theirs.
 //!
 //! Failure modes: a process that dies in a tick has done nothing. One that goes silent in a
-//! tick holds all others up until the server ends its transaction, seconds later. A
+//! tick holds all others up until the server ends its transaction, seconds later, or, in the middle of a statement, until
+//! whoever waited for it in vain does. A
 //! connection that breaks during a commit, or on which nothing is answered, leaves the outcome unknown, and the batch is to
 //! be replayed. Time is the server's.
 
@@ -82,6 +83,17 @@ const NEXT_EPOCH: &str = "
 UPDATE numbers SET tick = tick + 1,
     epoch = greatest(epoch + 1, coalesce($1, (extract(epoch FROM clock_timestamp()) * 1000)::bigint))
 RETURNING epoch";
+
+/// Whoever has this store's lock for so many seconds while the server waits for what it sends. The server itself ends only
+/// transactions that wait between two statements; in the middle of one, as in COPY, a process may be silent for good.
+const END_STOPPED: &str = "
+SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
+WHERE pid IN (SELECT pid FROM pg_locks WHERE relation = 'numbers'::regclass AND granted)
+  AND usename = current_user AND state = 'active' AND wait_event = 'ClientRead'
+  AND xact_start < clock_timestamp() - make_interval(secs => $1)";
+/// After which part of the time that the server may be silent whoever it waits for is taken to be stopped: less than a batch
+/// waits for the lock before it looks.
+const STOPPED_AFTER: f64 = 0.6;
 
 /// A store on a Postgres server, which many processes may share.
 pub struct PostgresStore {
@@ -335,10 +347,15 @@ impl PostgresStore {
             Ok(Some(outcomes)) => Ok(outcomes),
             Err(error) => Err(error),
         };
-        done.map_err(|error| {
-            tracing::warn!(%error, server = %self.server.name, "a batch was not stored");
-            error.at(&self.server.name)
-        })
+        let error = match done {
+            Ok(outcomes) => return Ok(outcomes),
+            Err(error) => error,
+        };
+        tracing::warn!(%error, server = %self.server.name, "a batch was not stored");
+        if error.is_held_up() {
+            self.server.end_stopped().await;
+        }
+        Err(error.at(&self.server.name))
     }
 
     /// Does a batch with what is at hand, if that does and nobody else has ticked: all of it in
@@ -559,6 +576,24 @@ impl PostgresStore {
 impl Server {
     async fn connect(&self) -> Result<Wire, StoreError> {
         self.open().await.map_err(|error| error.at(&self.name))
+    }
+
+    /// Ends transactions of processes that were stopped while they sent rows, and hold all others up.
+    async fn end_stopped(&self) {
+        let Some(answer_max) = self.answer_max else { return };
+        let ended = async {
+            let old = param(answer_max.as_secs_f64() * STOPPED_AFTER);
+            let ended = self.open().await?.query(END_STOPPED, vec![old]).await?;
+            Ok::<i64, PgError>(ended.first().map_or(Ok(0), |row| row.try_get(0))?)
+        };
+        match ended.await {
+            Ok(0) => {}
+            Ok(count) => tracing::warn!(
+                count, server = %self.name,
+                "a process was stopped while it sent the rows of a batch, and held up all others: its transaction is ended"
+            ),
+            Err(error) => tracing::warn!(%error, server = %self.name, "who holds all others up is not known"),
+        }
     }
 
     async fn open(&self) -> Result<Wire, PgError> {

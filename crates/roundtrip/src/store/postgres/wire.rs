@@ -123,6 +123,15 @@ impl PgError {
             .is_some_and(|db| *db.code() == SqlState::NOT_NULL_VIOLATION && db.table() == Some("numbers"))
     }
 
+    /// Whether it waited in vain: perhaps for a process that was stopped and has the lock.
+    pub(super) fn is_held_up(&self) -> bool {
+        match self {
+            PgError::Unanswered { .. } => true,
+            PgError::Server(error) => error.code() == Some(&SqlState::LOCK_NOT_AVAILABLE),
+            _ => false,
+        }
+    }
+
     /// What the caller is told of a failure at this server.
     pub(super) fn at(self, server: &str) -> StoreError {
         let path = server.to_owned();
