@@ -256,14 +256,25 @@ async fn a_silent_server_leaves_the_outcome_of_all_that_is_under_way_unknown() {
 /// others for the lock that it has. Who waits in vain ends its transaction, of which nothing is stored.
 #[tokio::test]
 async fn a_process_that_is_stopped_while_it_sends_rows_holds_nobody_up_for_long() {
+    stopped_while_it_sends_rows(true).await;
+}
+
+/// So does who starts in its place.
+#[tokio::test]
+async fn a_process_that_is_stopped_while_it_sends_rows_holds_no_start_up_for_long() {
+    stopped_while_it_sends_rows(false).await;
+}
+
+async fn stopped_while_it_sends_rows(is_other_there: bool) {
     let place = OnServer::default();
     let (stopped, between) = before(&place, b"PGCOPY\n").await;
     let clock = || Arc::new(ManualClock::at(START));
     let stopped = stopped.store(clock(), OPTIONS).await;
     let other = PostgresStore::new(&place.0, OPTIONS).unwrap().with_clock(clock()).with_patience(PATIENCE);
     stopped.apply_one(Define { route: route(), policy: policy() }).await.unwrap();
-    // It starts before anybody is stopped.
-    until_known(&other, Define { route: route(), policy: policy() }.into()).await;
+    if is_other_there {
+        until_known(&other, Define { route: route(), policy: policy() }.into()).await;
+    }
     between.meddle(How::Hold);
     let admit = |numbers| Admit { cursor: None, requests: requests(numbers) };
     let large = async { stopped.apply_one(admit(1..=200)).await };

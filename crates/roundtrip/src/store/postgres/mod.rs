@@ -15,9 +15,8 @@
 //!
 //! Failure modes: a process that dies in a tick has done nothing. One that goes silent in a
 //! tick holds all others up until the server ends its transaction, seconds later, or, in the middle of a statement, until
-//! whoever waited for it in vain does. A
-//! connection that breaks during a commit, or on which nothing is answered, leaves the outcome unknown, and the batch is to
-//! be replayed. Time is the server's.
+//! whoever waited for it in vain does. A connection that breaks during a commit, or on which nothing is answered, leaves
+//! the outcome unknown, and the batch is to be replayed. Time is the server's.
 
 mod announce;
 mod archive;
@@ -295,7 +294,10 @@ impl PostgresStore {
             views::bring(&mut wire, &self.server.name, &self.server.schema, views).await?;
         }
         wire.answer_max = self.server.answer_max;
-        let epoch = self.begin_epoch(&mut wire).await.map_err(|error| error.at(&self.server.name))?;
+        let epoch = match self.begin_epoch(&mut wire).await {
+            Ok(epoch) => epoch,
+            Err(error) => return Err(self.server.told(error).await),
+        };
         if !self.showing.announcements.is_empty() {
             self.showing.herald.get_or_init(|| Herald::start(&self.server.dial, self.patience));
         }
@@ -352,10 +354,7 @@ impl PostgresStore {
             Err(error) => error,
         };
         tracing::warn!(%error, server = %self.server.name, "a batch was not stored");
-        if error.is_held_up() {
-            self.server.end_stopped().await;
-        }
-        Err(error.at(&self.server.name))
+        Err(self.server.told(error).await)
     }
 
     /// Does a batch with what is at hand, if that does and nobody else has ticked: all of it in
@@ -576,6 +575,14 @@ impl PostgresStore {
 impl Server {
     async fn connect(&self) -> Result<Wire, StoreError> {
         self.open().await.map_err(|error| error.at(&self.name))
+    }
+
+    /// What the caller is told of a call that needs the lock. If it waited for that in vain, the next may have it.
+    async fn told(&self, error: PgError) -> StoreError {
+        if error.is_held_up() {
+            self.end_stopped().await;
+        }
+        error.at(&self.name)
     }
 
     /// Ends transactions of processes that were stopped while they sent rows, and hold all others up.

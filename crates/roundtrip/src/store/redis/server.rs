@@ -28,7 +28,7 @@ pub(super) struct Author {
 
 /// What the names of processes in `lineage` begin with; `fetch.lua` repeats it.
 const AUTHOR: &str = "by ";
-/// For how long the newest version of a process that writes nothing is known.
+/// How long after a process's start its newest version may be forgotten, until it writes again.
 const AUTHOR_KEPT: Duration = Duration::from_secs(30 * 24 * 3600);
 
 /// Where the data is.
@@ -154,7 +154,8 @@ impl Server {
         self.anchors().into_iter().chain(harmless).collect()
     }
 
-    /// What a start forgets: the newest versions of processes that began long ago and have not written since.
+    /// What a start forgets: the newest versions of processes that began long ago. Whoever of them is still there writes its
+    /// own again with its next commit.
     pub(super) async fn former_authors(&self, now: UnixMs) -> Result<Option<Cmd>, LinkError> {
         let entries = self.writing.read(vec![self.writing.on("HKEYS", Key::Lineage, &Arguments::default())]).await?;
         let names = entries.into_iter().flat_map(list).flatten().filter_map(|name| bytes(Some(name)).ok());
